@@ -12,7 +12,8 @@ import httpx
 
 from paddlepool.application import build_application, enabled_apis
 from paddlepool.contracts.errors import PaddlepoolError
-from paddlepool.engine.dataplane import DataPlane, RequestOutput
+from paddlepool.contracts.ports import RequestOutput
+from paddlepool.engine.dataplane import DataPlane
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 from paddlepool.tasks.sentiment.pipeline import Score, TextRequest, TextScores

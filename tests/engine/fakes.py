@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -24,6 +24,7 @@ from paddlepool.contracts.ports import (
     InferResult,
     PredictorFactory,
     PredictorSpec,
+    RequestOutput,
     RunResult,
     ServedModelInfo,
 )
@@ -107,6 +108,12 @@ def infer_result(**fields: Any) -> InferResult:
     default: dict[str, Any] = dict.fromkeys(("enqueued", "queue_seconds", "infer_seconds"), 0.0)
     default |= {"model": "m", "version": 1, "group": "g", "instance": 0}
     return InferResult(**default | {"outputs": {}, "batch_rows": 1} | fields)
+
+
+def request_output(stages: Mapping[str, float], **fields: Any) -> RequestOutput:
+    """The output of a request with these stages."""
+    default = {"value": None, "model": "m", "version": 1, "group": "g"}
+    return RequestOutput(**default | {"stages": stages} | fields)
 
 
 class ManualClock:

@@ -27,9 +27,9 @@ from paddlepool.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import RequestContext, RequestOutput, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.dataplane import DataPlane, RequestOutput, TensorRequest, ready
+from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
 from tests.engine.fakes import (
     DOUBLE,

@@ -27,7 +27,7 @@ from paddlepool.observability.metrics import (
     Metrics,
     ModelGauges,
 )
-from tests.engine.fakes import infer_result
+from tests.engine.fakes import request_output
 from tests.ran import ROOT
 from tests.service.api.fakes import GROUP
 
@@ -90,7 +90,7 @@ def with_every_family() -> Metrics:
     metrics.expect_route("/segment")
     metrics.expect_model("m", ["g"])
     metrics.request_done(route="/segment", method="POST", status=200, seconds=0.1)
-    metrics.stages_done({"infer": 0.1}, [infer_result(model="m", group="g")])
+    metrics.stages_done(request_output({"infer": 0.1}), [])
     metrics.batch_done(model="m", version=1, group="g", rows=1, seconds=0.1)
     metrics.drifted(model="m", group="g", drift=0.0, agreement=1.0)
     metrics.padded(model="m", group="g", tokens=1)
@@ -156,8 +156,8 @@ def test_the_engine_may_report_to_it(metrics: Metrics) -> None:
 
 def test_stages_and_padding_are_counted_by_predictor(metrics: Metrics) -> None:
     """The data plane's observer: one observation a stage."""
-    result = infer_result(model="u2netp", group="native")
-    metrics.stages_done({"queue": 0.5, "infer": 1.5}, [result])
+    stages = {"queue": 0.5, "infer": 1.5}
+    metrics.stages_done(request_output(stages, model="u2netp", group="native"), [])
     metrics.padded(model="u2netp", group="native", tokens=7)
     where = {"model": "u2netp", "predictor": "native"}
     name = "paddlepool_stage_duration_seconds_sum"

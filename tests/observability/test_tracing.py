@@ -26,7 +26,7 @@ from paddlepool.observability.tracing import (
     open_tracing,
     trace_stages,
 )
-from tests.engine.fakes import ManualClock, infer_result
+from tests.engine.fakes import ManualClock, infer_result, request_output
 
 TRACE, PARENT = "ab" * 16, "cd" * 8
 GIVEN = f"00-{TRACE}-{PARENT}-01"
@@ -121,7 +121,7 @@ def test_a_bad_tracestate_costs_only_itself(memory: Memory, state: str) -> None:
 def test_a_request_that_is_not_sampled_has_no_stages() -> None:
     memory = Memory(sampler=ALWAYS_OFF)
     request = memory.request(("traceparent", GIVEN))
-    trace_stages({"queue": 1.0}, [result(enqueued=0.0, queue=1.0, infer=1.0)])
+    trace_stages(request_output({"queue": 1.0}), [result(enqueued=0.0, queue=1.0, infer=1.0)])
     record = logging.makeLogRecord({})
     assert add_trace_id(record)
     request.end("POST /echo", {}, error="", failed=False)
@@ -136,7 +136,7 @@ def test_stages_follow_each_other(memory: Memory) -> None:
     stages = {"decode": 2.0, "preprocess": 1.0, "queue": 3.0, "infer": 4.0, "encode": 0.5}
     queued = memory.clock.now
     memory.clock.advance(8.0)
-    trace_stages(stages, [result(enqueued=queued, queue=3.0, infer=4.0)])
+    trace_stages(request_output(stages), [result(enqueued=queued, queue=3.0, infer=4.0)])
     request.end("POST /echo", {}, error="", failed=False)
     spans = memory.spans()
     zero = spans["queue"].start_time

@@ -2,11 +2,11 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from paddlepool.contracts.reasons import Rejection, Restart
 from paddlepool.contracts.resources import has_gpu
@@ -56,7 +56,8 @@ class ServedModelInfo:
     """The facts about a model version that its pipeline may use.
 
     `directory` is the verified version directory (with tokenizer.json, for example); `pipeline`
-    and `parameters` come from config.toml. A job of more than `max_rows` rows is divided.
+    and `parameters` come from config.toml. A job of more than `max_rows` rows is divided. `parts`
+    are the models of a composed model, which has no inputs and outputs itself.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ServedModelInfo:
     max_rows: int = 1
     parameters: Mapping[str, Any] = field(default_factory=dict)
     pipeline: str | None = None
+    parts: Mapping[str, "ServedModelInfo"] = field(default_factory=dict)
 
 
 Agreement = Callable[[Tensors, Tensors], float]
@@ -197,6 +199,20 @@ class InferResult:
     batch_rows: int
 
 
+@dataclass(slots=True, kw_only=True)
+class RequestOutput:
+    """A request's result and its origin. `stages` are seconds, in the order the stages ran.
+
+    The `group` of a composed model has the form "part:group,part:group".
+    """
+
+    value: Any
+    model: str
+    version: int
+    group: str
+    stages: Mapping[str, float]
+
+
 class EngineObserver(Protocol):
     """Receives the engine's events; its methods must not block or raise."""
 
@@ -212,6 +228,10 @@ class EngineObserver(Protocol):
         """A version was closed; `served` are the versions of the model that are served now."""
 
 
+WHOLE = ""
+"""The only part of a model that is not composed."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class RequestContext(ABC):
     """What a pipeline sees of the engine while it answers one request.
@@ -223,12 +243,12 @@ class RequestContext(ABC):
     stages: dict[str, float] = field(default_factory=dict, init=False)
 
     @abstractmethod
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
         """Run jobs on the model and return the outputs of each, in order; all numbers are finite.
 
-        Raises InvalidTensor, Overloaded, DeadlineExceeded, ModelNotReady, WorkerCrashed,
-        BackendError and ModelOutputInvalid. Only the jobs of the first call can be refused for lack
-        of room.
+        `part` names the part of a composed model. Raises InvalidTensor, Overloaded,
+        DeadlineExceeded, ModelNotReady, WorkerCrashed, BackendError and ModelOutputInvalid. Only
+        the jobs of the first call can be refused for lack of room.
         """
 
     @contextmanager
@@ -256,3 +276,21 @@ class Pipeline(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ComposedPipeline(Pipeline, Protocol):
+    """A pipeline of several models, tested by one whole request before it serves."""
+
+    def payload_of(self, sample: bytes) -> Any:
+        """Return the payload of run() for the file of the sample request."""
+
+    def answer_of(self, value: Any) -> Any:
+        """Return the value of run() as it is stored: objects, lists, texts and numbers of JSON."""
+
+    def check(self, answer: Any, expected: Any) -> None:
+        """Raise BackendError, with both, if the stored answer is not the one that was expected."""
+
+
+BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
+"""Returns the pipeline of a model's task, or None without a task. Raises ConfigError."""

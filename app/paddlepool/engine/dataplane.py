@@ -5,9 +5,10 @@
 
 `run` answers a task (/segment, /sentiment): its pipeline decodes, runs jobs and encodes in one
 coroutine. `infer` answers raw tensors (/v2). `read` gets the payload or the tensors from the body.
-`run` and `infer` both hold one model version, by a lease, from the first step to the last. A job
-of more rows than a run takes is divided, and of a request with many jobs only some are queued at a
-time (paddlepool.engine.registry.parts).
+`run` and `infer` both hold one model version, by a lease, from the first step to the last; a
+composed model is leased with all of its parts (paddlepool.engine.registry.composed). A job of more
+rows than a run takes is divided, and of a request with many jobs only some are queued at a time
+(paddlepool.engine.registry.parts).
 
 Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
 room or time before any work. `infer` reserves a place only while it reads a large body; otherwise
@@ -19,22 +20,24 @@ releases what it holds (queued jobs, pictures, the lease), even if it is cancell
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
 from typing import Any, Protocol, TypeVar
 
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.ports import Clock, InferResult, Pipeline, RequestContext
-from paddlepool.contracts.reasons import STAGES, START_UP
+from paddlepool.contracts.ports import WHOLE, Clock, InferResult, Pipeline, RequestOutput
+from paddlepool.contracts.reasons import STAGES
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.queue.admission import Reservation
+from paddlepool.engine.registry.composed import ComposedModel, single
+from paddlepool.engine.registry.composer import AnyModel
 from paddlepool.engine.registry.model import ServedModel
-from paddlepool.engine.registry.parts import CheckedJob, in_portions, joined
 from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.engine.registry.request_context import ModelContext, PartOfRequest
 
 LARGE_TENSORS = 4 << 20
 """Tensors of more bytes are checked for NaN and infinity in a thread. For this many bytes, the
@@ -42,10 +45,6 @@ check takes under a millisecond."""
 
 
 Payload = TypeVar("Payload")
-
-StagesDone = Callable[[Mapping[str, float], Sequence[InferResult]], None]
-"""Receives the seconds of each stage of an answered request that ran jobs, and the results of
-these jobs; must not block or raise."""
 
 
 def ready(payload: Payload) -> Callable[[], Awaitable[Payload]]:
@@ -73,15 +72,8 @@ class TrafficListener(Protocol):
         """
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestOutput:
-    """A request's result and its origin. `stages` are seconds, in the order the stages ran."""
-
-    value: Any
-    model: str
-    version: int
-    group: str
-    stages: Mapping[str, float]
+StagesDone = Callable[[RequestOutput, Sequence[InferResult]], None]
+"""Receives the output of each request that ran jobs, and their results; must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,58 +89,6 @@ class TensorRequest:
     priority: int
     timeout: float
     state: Any = None
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class ModelContext(RequestContext):
-    """Runs the jobs of one request on a leased model version and records their results.
-
-    The first job takes the place of the `reservation`. `parts` are the jobs after division.
-    """
-
-    served: ServedModel
-    group: str
-    priority: int = 0
-    reservation: Reservation | None = None
-    parts: list[CheckedJob] = field(default_factory=list, init=False)
-    results: list[InferResult] = field(default_factory=list, init=False)
-
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
-        return await self.run(self.served.checked(jobs))
-
-    async def run(self, jobs: Sequence[CheckedJob]) -> list[Tensors]:
-        """Run checked jobs and return their outputs, in order. Raises like infer().
-
-        Jobs run in parallel, so the seconds of a stage are those of its slowest job.
-        """
-        if not jobs:
-            return []
-        divided = [job.parts(self.served.max_rows) for job in jobs]
-        parts = list(chain.from_iterable(divided))
-        submit = partial(
-            self.served.submit_all,
-            deadline=self.deadline,
-            group=self.group,
-            priority=self.priority,
-            reservation=self.reservation,
-            following=bool(self.results),
-        )
-        results = await in_portions(parts, self.served.portion(self.group), submit)
-        self.parts += parts
-        self.results += results
-        self.add_seconds(
-            {
-                "queue": max([result.queue_seconds for result in results]),
-                "infer": max([result.infer_seconds for result in results]),
-            }
-        )
-        if starting := max([result.start_up_seconds for result in results]):
-            self.add_seconds({START_UP: starting})
-        outputs = [result.outputs for result in results]
-        if len(outputs) == len(jobs):
-            return outputs
-        rest = iter(outputs)
-        return [await joined(list(islice(rest, len(of_job)))) for of_job in divided]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,18 +124,15 @@ class DataPlane:
         chosen = model or self.default_model(task)
         with self._leased(chosen, version) as served:
             pipeline = _pipeline_of(served, task)
-            group = group or served.config.default_group
-            _check_may_start(served, group)
+            context = ModelContext(deadline=deadline, parts=_parts_of(served, group))
+            _check_may_start(context.parts.values())
             try:
                 async with asyncio.timeout(timeout):
-                    with served.reserve(group=group, deadline=deadline) as reservation:
-                        context = ModelContext(
-                            deadline=deadline, served=served, group=group, reservation=reservation
-                        )
+                    with _admitted(served, context) as context.reservation:
                         value = await pipeline.run(await read(), context)
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
-                raise _too_late(served, group, timeout) from None
-            return self._complete(context, value)
+                raise _too_late(context, timeout) from None
+            return self._complete(served, context, value)
 
     async def infer(
         self,
@@ -217,23 +154,22 @@ class DataPlane:
         """
         began = self.clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
+            served = single(served)
             reservation = None
             if place_timeout is not None:
                 until = began + place_timeout
                 reservation = held.enter_context(served.reserve(deadline=until))
             request = await read(served)
             group = served.config.default_group if request.group is None else request.group
+            part = PartOfRequest(served, group)
             if group != served.config.default_group:
                 held.close()  # the reserved place is in another queue
                 reservation = None
-                _check_may_start(served, group)
+                _check_may_start([part])
             context = ModelContext(
-                deadline=began + request.timeout,
-                served=served,
-                group=group,
-                priority=request.priority,
-                reservation=reservation,
+                deadline=began + request.timeout, parts={WHOLE: part}, priority=request.priority
             )
+            context.reservation = reservation
             try:
                 async with asyncio.timeout(context.deadline - self.clock()):
                     check = partial(served.checked, [request.inputs])
@@ -244,7 +180,7 @@ class DataPlane:
                         checked = check()
                     [outputs] = await context.run(checked)
             except (TimeoutError, errors.DeadlineExceeded):
-                raise _too_late(served, group, request.timeout) from None
+                raise _too_late(context, request.timeout) from None
             except errors.RunRefused as refused:
                 # The tensors are at fault: they ran alone, and the model passed its self-test.
                 shapes = (f"{name} {list(array.shape)}" for name, array in request.inputs.items())
@@ -252,25 +188,34 @@ class DataPlane:
                     f"the model cannot be run on {', '.join(shapes)}, because these shapes do not "
                     f"fit or a value is out of range. The framework says: {refused.library_text}"
                 ) from None
-            return request, self._complete(context, outputs)
+            return request, self._complete(served, context, outputs)
 
-    def _complete(self, context: ModelContext, value: Any) -> RequestOutput:
+    def _complete(self, served: AnyModel, context: ModelContext, value: Any) -> RequestOutput:
         """Call `stages_done` and the listener if the request ran jobs; return its output."""
-        served, group, seconds = context.served, context.group, context.stages
+        seconds = context.stages
         order = dict.fromkeys((*STAGES, *seconds))  # a task may have other stages, too
-        stages = {stage: seconds[stage] for stage in order if stage in seconds}
-        if results := context.results:
-            for receive in self.stages_done:
-                receive(stages, results)
-            if (listener := self.traffic_listener) is not None:
-                inputs = [part.inputs for part in context.parts]
-                listener.completed(served, group, inputs, [result.outputs for result in results])
-        return RequestOutput(
-            value=value, model=served.name, version=served.version, group=group, stages=stages
+        output = RequestOutput(
+            value=value,
+            model=served.name,
+            version=served.version,
+            group=_group_text(context.parts),
+            stages={stage: seconds[stage] for stage in order if stage in seconds},
         )
+        if completed := context.completed:
+            results = [result for runs in completed.values() for result in runs.results]
+            for receive in self.stages_done:
+                receive(output, results)
+            if isinstance(served, ComposedModel):
+                served.record(completed)
+            if (listener := self.traffic_listener) is not None:
+                for part, runs in completed.items():
+                    inputs = [job.inputs for job in runs.jobs]
+                    outputs = [result.outputs for result in runs.results]
+                    listener.completed(*context.parts[part], inputs, outputs)
+        return output
 
     @contextlib.contextmanager
-    def _leased(self, model: str, version: int | None) -> Iterator[ServedModel]:
+    def _leased(self, model: str, version: int | None) -> Iterator[AnyModel]:
         """Hold the model version and notify the listener."""
         if (listener := self.traffic_listener) is not None:
             listener.began()
@@ -292,31 +237,55 @@ class DataPlane:
             raise errors.ModelNotFound(f"no model for the task {task!r} is configured") from None
 
 
-def _too_late(served: ServedModel, group: str, timeout: float) -> errors.DeadlineExceeded:
+def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest]:
+    """Return the versions and groups that a request uses. Raises InvalidParameter."""
+    if isinstance(served, ComposedModel):
+        return served.parts_with(group)
+    return {WHOLE: PartOfRequest(served, group or served.config.default_group)}
+
+
+def _admitted(served: AnyModel, context: ModelContext) -> AbstractContextManager[Reservation]:
+    """Return the place that a request holds. Raises Overloaded and ModelNotReady."""
+    if isinstance(served, ComposedModel):
+        return served.admitted(context)
+    return served.reserve(group=context.parts[WHOLE].group, deadline=context.deadline)
+
+
+def _group_text(parts: Mapping[str, PartOfRequest]) -> str:
+    if WHOLE in parts:
+        return parts[WHOLE].group
+    return ",".join([f"{name}:{part.group}" for name, part in parts.items()])
+
+
+def _too_late(context: ModelContext, timeout: float) -> errors.DeadlineExceeded:
     """Return the error of a request that was not answered within `timeout` seconds."""
-    idle = any(
-        status.name == group and status.started and status.live == 0 for status in served.groups()
-    )
-    why = f": instance group {group!r} has no predictor running" if idle else ""
+    why = ""
+    for served, group in context.parts.values():
+        if any(
+            status.name == group and status.started and status.live == 0
+            for status in served.groups()
+        ):
+            why = f": instance group {group!r} has no predictor running"
     limit = round(timeout * 1000)
     return errors.DeadlineExceeded(f"no answer within the deadline of {limit} ms{why}", limit=limit)
 
 
-def _check_may_start(served: ServedModel, group: str) -> None:
-    """Raise GroupNotRunning if the group must be started and the caller may not do that.
+def _check_may_start(parts: Iterable[PartOfRequest]) -> None:
+    """Raise GroupNotRunning if a group must be started and the caller may not do that.
 
     Starting a group is costly: it has its own processes, each with the whole model in memory.
     """
-    if group == served.config.default_group or CALLER.get().may_start:
-        return
-    if any(status.name == group and not status.started for status in served.groups()):
-        raise errors.GroupNotRunning(
-            f"instance group {group!r} is not running, and this request has no key that may start "
-            "one"
-        )
+    for served, group in parts:
+        if group == served.config.default_group or CALLER.get().may_start:
+            continue
+        if any(status.name == group and not status.started for status in served.groups()):
+            raise errors.GroupNotRunning(
+                f"instance group {group!r} is not running, and this request has no key that may "
+                "start one"
+            )
 
 
-def _pipeline_of(served: ServedModel, task: str) -> Pipeline:
+def _pipeline_of(served: AnyModel, task: str) -> Pipeline:
     if served.pipeline is None or served.config.pipeline != task:
         raise errors.InvalidParameter(
             f"model {served.name!r} does not do this task: it serves "

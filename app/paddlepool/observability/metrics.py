@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from paddlepool.contracts.ports import InferResult
+from paddlepool.contracts.ports import InferResult, RequestOutput
 from paddlepool.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
 from paddlepool.contracts.status import GroupStatus
 from paddlepool.observability.history import AGREEMENT, DRIFT, RUN_SECONDS, SECONDS, History, Series
@@ -311,10 +311,10 @@ class Metrics:
         method = method if method in METHODS else OTHER
         self._request.observe(seconds, known, method, str(status))
 
-    def stages_done(self, stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
-        model, group = self._model(results[0].model), results[0].group
-        for stage, seconds in stages.items():
-            self._stage.observe(seconds, model, group, stage)
+    def stages_done(self, output: RequestOutput, _results: Sequence[InferResult]) -> None:
+        model = self._model(output.model)
+        for stage, seconds in output.stages.items():
+            self._stage.observe(seconds, model, output.group, stage)
 
     def batch_done(
         self, *, model: str, version: int, group: str, rows: int, seconds: float

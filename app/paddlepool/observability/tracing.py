@@ -34,7 +34,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from paddlepool import __version__
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.contracts.ports import Clock, InferResult
+from paddlepool.contracts.ports import Clock, InferResult, RequestOutput
 from paddlepool.contracts.reasons import STAGES, START_UP
 
 MODEL, VERSION = "paddlepool.model.name", "paddlepool.model.version"
@@ -53,7 +53,7 @@ FLUSH_SECONDS = 3.0
 Values = Callable[[str], Sequence[str]]
 """A function that returns all values of a header, by its name."""
 
-Place = tuple[str, float, float, Mapping[str, int]]
+Place = tuple[str, float, float, Mapping[str, str | int]]
 """A stage: name, start and end in seconds on the jobs' clock, and its own attributes."""
 
 
@@ -141,12 +141,12 @@ class Tracing:
         sending.join(FLUSH_SECONDS)
 
 
-def trace_stages(stages: Mapping[str, float], results: Sequence[InferResult]) -> None:
+def trace_stages(output: RequestOutput, results: Sequence[InferResult]) -> None:
     """Report the stages of the current request to its span."""
-    request, first = CURRENT.get(), results[0]
+    request = CURRENT.get()
     if request is not None and request.span.is_recording():
-        request.where = {MODEL: first.model, VERSION: first.version, GROUP: first.group}
-        request.places = _places(stages, results, now=request.tracing.clock())
+        request.where = {MODEL: output.model, VERSION: output.version, GROUP: output.group}
+        request.places = _places(output.stages, results, now=request.tracing.clock())
 
 
 def _places(
@@ -160,13 +160,19 @@ def _places(
     queued = min(result.enqueued for result in results)
     for names, end in (
         ([name for name in stages if name in BEFORE], queued),
-        ([name for name in stages if name not in (*BEFORE, *OF_JOBS)], now),
+        ([name for name in stages if not (name in BEFORE or name.endswith(OF_JOBS))], now),
     ):
         for name in reversed(names):
             places.append((name, end - stages[name], end, {}))
             end -= stages[name]
     for result in results:
-        own = {INSTANCE: result.instance, ROWS: result.batch_rows}
+        own: dict[str, str | int] = {
+            MODEL: result.model,  # a part's, if the request's model is composed
+            VERSION: result.version,
+            GROUP: result.group,
+            INSTANCE: result.instance,
+            ROWS: result.batch_rows,
+        }
         durations = (result.start_up_seconds, result.queue_seconds, result.infer_seconds)
         at = result.enqueued
         for name, seconds in zip(OF_JOBS, durations, strict=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.engine.registry.registry import ThreadBudget, check_threads, thread_budget
+from paddlepool.engine.registry.thread_budget import ThreadBudget, check_threads, thread_budget
 from paddlepool.models.repository.config import InstanceGroup, ModelConfig
 
 

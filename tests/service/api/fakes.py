@@ -20,7 +20,8 @@ from paddlepool.contracts.status import Candidate, Choice, GroupStatus, ModelSta
 from paddlepool.contracts.tensors import TensorSpec
 from paddlepool.engine.dataplane import DataPlane
 from paddlepool.engine.pool.group import Statistics
-from paddlepool.engine.registry.registry import ModelRegistry, ThreadBudget
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.engine.registry.thread_budget import ThreadBudget
 from paddlepool.models.repository.config import InstanceGroup, ModelConfig
 from paddlepool.models.repository.manifest import FileEntry, Manifest
 from paddlepool.observability.metrics import Metrics
@@ -109,6 +110,12 @@ class FakeRegistry:
 
     def served(self) -> tuple[FakeModel, ...]:
         return tuple(self.models)
+
+    def composed(self) -> tuple[()]:
+        return ()
+
+    def find_composed(self, name: str, version: int | None) -> None:
+        del name, version
 
     def wanted(self) -> tuple[str, ...]:
         return tuple(sorted({item.name for item in (*self.models, *self.failed)}))  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
-from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import WHOLE, RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import PictureStore
@@ -52,7 +52,7 @@ class NetworkContext(RequestContext):
 
     network: Network
 
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
         [job] = jobs
         return [{"d0": self.network(job["input"])}]
 

@@ -26,7 +26,7 @@ from paddlepool.contracts.errors import (
     TextEmpty,
     TextTooLong,
 )
-from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import WHOLE, RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.tasks.sentiment.pipeline import (
     SHORT_CHARACTERS,
@@ -130,7 +130,7 @@ class ModelContext(RequestContext):
         self.model = model
         self.jobs: list[Tensors] = []
 
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
         self.jobs.extend(jobs)
         return [self.model(job) for job in jobs]
 

@@ -228,6 +228,19 @@ class Group:
         """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
         return self._usable().reserve(deadline)
 
+    def seconds_before(self) -> float:
+        """Estimated seconds until all jobs that wait or run now have ended.
+
+        Raises ModelNotReady, and Overloaded if the group may not start now.
+        """
+        batcher = self._usable()
+        return batcher.backlog_seconds() / max(1, batcher.live)
+
+    @property
+    def places(self) -> int:
+        """Number of jobs that can wait or run at a time."""
+        return self._queue_limit + self.config.count
+
     @property
     def portion(self) -> int:
         """Maximum jobs of one request in the queue at a time.

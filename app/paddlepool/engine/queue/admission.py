@@ -11,7 +11,7 @@ caller, that are scheduled ahead of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -59,6 +59,16 @@ class Reservation:
     def release(self) -> None:
         """Release the place, unless a job has taken it."""
         self._reservations.discard(self)
+
+
+def turns_ahead(waiting: Mapping[str, int], caller: str) -> int:
+    """Number of waiting turns, counted by caller, that come before the caller's next one.
+
+    Callers take turns: if this caller has n, these n come before, and up to n + 1 of each other.
+    """
+    own = waiting.get(caller, 0)
+    others = [count for name, count in waiting.items() if name != caller]
+    return own + sum([min(count, own + 1) for count in others])
 
 
 @dataclass(slots=True, eq=False)
@@ -151,16 +161,10 @@ class Admission:
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
     def _reservations_ahead(self, caller: str) -> int:
-        """Number of reservations that are ahead of the caller's next one.
-
-        Callers take turns: if this caller holds n reservations, these n are ahead, and up to n + 1
-        of each other caller.
-        """
+        """Number of reservations that are ahead of the caller's next one."""
         if not self.reservations:
             return 0
-        counts = Counter(reservation.caller for reservation in self.reservations)
-        own = counts.pop(caller, 0)
-        return own + sum(min(count, own + 1) for count in counts.values())
+        return turns_ahead(Counter(reservation.caller for reservation in self.reservations), caller)
 
     def _has_no_job(self, caller: str) -> bool:
         reserved = any(reservation.caller == caller for reservation in self.reservations)

@@ -273,6 +273,10 @@ class Batcher:
         ends = [batch.started + batch.expected_seconds for batch in self._running]
         return sum([max(0.0, end - now) for end in ends])
 
+    def backlog_seconds(self) -> float:
+        """Total seconds that predictors need for the jobs that wait or run."""
+        return self._queues.seconds(self._times) + self.seconds_left(self.clock())
+
     @property
     def depth(self) -> int:
         return len(self._queues)

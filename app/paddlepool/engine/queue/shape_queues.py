@@ -27,8 +27,8 @@ class ServiceTime:
         self._overall: float | None = None
 
     def record(self, key: ShapeKey, seconds: float) -> None:
-        self._overall = _moving_average(self._overall, seconds)
-        self._by_shape[key] = _moving_average(self._by_shape.get(key), seconds)
+        self._overall = moving_average(self._overall, seconds)
+        self._by_shape[key] = moving_average(self._by_shape.get(key), seconds)
         self._by_shape.move_to_end(key)
         if len(self._by_shape) > MAX_SHAPES:
             self._by_shape.popitem(last=False)
@@ -38,7 +38,8 @@ class ServiceTime:
         return self._by_shape.get(key, self._overall or 0.0)
 
 
-def _moving_average(average: float | None, value: float) -> float:
+def moving_average(average: float | None, value: float) -> float:
+    """Return the average with a new value, which weighs a quarter."""
     if not average:
         return value
     return average + WEIGHT * (min(value, MAX_RATIO * average) - average)
@@ -215,6 +216,10 @@ class ShapeQueues:
         own = self._runs((priority, key), rows) if key else 1
         others = [queue for queue in self._queues if queue[0] == priority and queue[1] != key]
         return own + sum([self._runs(queue) for queue in others])
+
+    def seconds(self, times: ServiceTime) -> float:
+        """Return the seconds that predictors need for all waiting jobs."""
+        return sum([self._runs(queue) * times.expected(queue[1]) for queue in self._queues])
 
     def least_urgent(self, than: int) -> Job | None:
         """Return the job to shed: of the jobs of the lowest priority, the one with the latest turn.

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.status import ModelStatus, State
+from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.model import ServedModel
 
 NOT_LOADED = "not loaded"
@@ -84,7 +85,7 @@ class LoadHistory:
 
     def index(
         self,
-        serving: Iterable[ServedModel],
+        serving: Iterable[ServedModel | ComposedModel],
         published: Mapping[str, Iterable[int]],
         unsealed: Mapping[str, Iterable[int]],
     ) -> tuple[ModelStatus, ...]:
@@ -96,7 +97,9 @@ class LoadHistory:
         without: set[Key] = {(name, number) for name in unsealed for number in unsealed[name]}
         loading = set(self._loading)
         failures = dict(self._failures)
-        served: dict[Key, ServedModel] = {(model.name, model.version): model for model in serving}
+        served: dict[Key, ServedModel | ComposedModel] = {
+            (model.name, model.version): model for model in serving
+        }
         on_disk: set[Key] = {(name, number) for name in published for number in published[name]}
         rows = {*served, *loading, *failures, *on_disk, *without}
         numbered = {name for name, version in rows if version is not None}
@@ -110,7 +113,9 @@ class LoadHistory:
         )
 
 
-def _status(key: Key, model: ServedModel | None, loading: bool, failure: str | None) -> ModelStatus:
+def _status(
+    key: Key, model: ServedModel | ComposedModel | None, loading: bool, failure: str | None
+) -> ModelStatus:
     state: State = "UNAVAILABLE"
     if model is None:
         state, reason = ("LOADING", "") if loading else (state, failure or NOT_LOADED)

@@ -25,6 +25,7 @@ from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.pool.group import Group, Statistics
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.queue.job import Job, ShapeKey
+from paddlepool.engine.registry.leases import Leased
 from paddlepool.engine.registry.parts import MAX_PARTS, CheckedJob
 from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.layout import ModelFiles
@@ -121,7 +122,7 @@ class EqualAxes:
                 raise InvalidTensor(f"inputs do not go together: {text}; these must be equal")
 
 
-class ServedModel:
+class ServedModel(Leased):
     """A verified model version and its predictors.
 
     **Invariant**: its files and configuration never change. A reload builds another ServedModel,
@@ -142,6 +143,7 @@ class ServedModel:
         `choice` overrides the default group of config.toml. `before` is the same version as served
         so far; its statistics and measured effects are carried over.
         """
+        super().__init__()
         self.files = files
         self.choice: Choice = choice or first_choice(files.config)
         files = replace(files, config=files.config.served_by(self.choice.group))
@@ -176,9 +178,6 @@ class ServedModel:
         }
         for status in () if before is None else before.groups():
             self.record_effect(status.name, status.effect)
-        self._leases = 0
-        self._unleased = asyncio.Event()
-        self._unleased.set()
 
     async def start(self, *, low_priority: bool = False) -> None:
         """Open the groups that always run; returns when each instance is tested and warm.
@@ -263,6 +262,14 @@ class ServedModel:
             self._statistics.failure.add(0.0)
             raise
 
+    def load_of(self, group: str) -> tuple[int, int, float]:
+        """Return a group's places, its processes, and the seconds until its present jobs end.
+
+        Raises InvalidParameter, ModelNotReady, and Overloaded if the group may not start now.
+        """
+        chosen = self._group(group)
+        return chosen.places, chosen.config.count, chosen.seconds_before()
+
     def statistics(self) -> Statistics:
         """Return the counters of this version since it was loaded."""
         return self._statistics.snapshot()
@@ -290,23 +297,6 @@ class ServedModel:
     def ready(self) -> bool:
         """Whether the default group accepts jobs."""
         return self._groups[self.config.default_group].ready()
-
-    def acquire(self) -> None:
-        self._leases += 1
-        self._unleased.clear()
-
-    def release(self) -> None:
-        self._leases -= 1
-        if self._leases == 0:
-            self._unleased.set()
-
-    async def drain(self, timeout: float) -> bool:
-        """Wait until no request holds this version; False if one still does after `timeout` s."""
-        try:
-            async with asyncio.timeout(timeout):
-                return await self._unleased.wait()
-        except TimeoutError:
-            return False
 
     async def close(self) -> None:
         """End every predictor and the pipeline. Queued jobs fail with ModelNotReady."""

@@ -4,78 +4,53 @@ load ──► choose ──► read + verify ──► predictors open, self-te
             │             │                        │                                     │
             └─────────────┴──── fails ─────────────┘                                   close
                                   └──► the old version stays; index() gives the reason
+
+A composed model opens no predictor: it answers its sample request with its parts. When a part
+changes, the composed models that use it are built again on the new version and tested, and all are
+swapped in one step. If one of them fails its test, the part's old version stays.
 """
 
 import asyncio
 import contextlib
 import logging
-import math
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+)
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from paddlepool.contracts import errors
-from paddlepool.contracts.errors import ConfigError, ModelNotFound, ModelNotReady, PaddlepoolError
-from paddlepool.contracts.ports import Pipeline, ServedModelInfo
+from paddlepool.contracts.errors import (
+    ConfigError,
+    ModelNotFound,
+    ModelNotReady,
+    PaddlepoolError,
+)
+from paddlepool.contracts.ports import BuildPipeline
 from paddlepool.contracts.resources import available_cores, give_memory_back
 from paddlepool.contracts.status import Choice, ModelStatus
 from paddlepool.engine.concurrency import in_thread, in_thread_or_inline
 from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.composed import ComposedModel, single
+from paddlepool.engine.registry.composer import AnyModel, Composer
 from paddlepool.engine.registry.load_history import UNSEALED, LoadHistory
 from paddlepool.engine.registry.model import ServedModel, first_choice
-from paddlepool.models.repository.config import ModelConfig
-from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.engine.registry.thread_budget import ThreadBudget, check_threads, thread_budget
+from paddlepool.models.repository.layout import (
+    ModelFiles,
+    ModelRepository,
+)
 
 T = TypeVar("T")
 
-MAX_THREADS_PER_CORE = 16
-MIN_THREADS_LIMIT = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadBudget:
-    """The most threads that one model uses, and the available cores, which may be fractional."""
-
-    threads: int
-    cores: float
-
-    @property
-    def warning(self) -> str | None:
-        """A sentence if one model's predictors will wait for each other, else None."""
-        if self.threads <= math.ceil(self.cores):
-            return None
-        return (
-            f"one model's predictors use {self.threads} threads on {self.cores:g} cores: they "
-            f"will wait for each other; lower count or threads of its instance groups"
-        )
-
-
-def thread_budget(configs: Collection[ModelConfig], *, cores: float) -> ThreadBudget:
-    """Return the budget of the model whose groups together use the most threads.
-
-    Threads of different models are not added up: each model is sized for the whole machine, and the
-    models that have requests at the same time share the cores. Groups that start on demand do not
-    count: they exist for comparison, not to serve together with the others.
-    """
-    threads = max((config.threads() for config in configs), default=0)
-    return ThreadBudget(threads=threads, cores=cores)
-
-
-def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
-    """Raise ConfigError if a model uses so many threads that it must be a mistake."""
-    limit = max(MIN_THREADS_LIMIT, math.ceil(MAX_THREADS_PER_CORE * cores))
-    if (threads := config.threads()) > limit:
-        raise ConfigError(
-            f"{name}: its instance groups ask for {threads} threads on {cores:g} cores, "
-            f"limit {limit}"
-        )
-
-
 log = logging.getLogger(__name__)
-
-BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
 
 StoredChoice = Callable[[ModelFiles], Choice | None]
 """Returns the default group that was chosen for a version before it was loaded, or None."""
@@ -109,9 +84,16 @@ class ModelRegistry:
         self._running: set[asyncio.Task[Any]] = set()
         self._wanted: set[str] = set()
         self._starting = False
-        self._models: dict[str, dict[int, ServedModel]] = {}  # the newest version first
+        self._models: dict[str, dict[int, AnyModel]] = {}  # newest version first
+        self._composing = asyncio.Lock()
         self._closed = False
         self._history = LoadHistory()
+        self._composer = Composer(
+            lambda name: next(iter(self._models.get(name, {}).values()), None),
+            context=context,
+            history=self._history,
+            build_pipeline=build_pipeline,
+        )
 
     async def load(self, name: str, *, changed: Collection[int] | None = None) -> None:
         """Serve the versions that the model's policy selects.
@@ -127,9 +109,17 @@ class ModelRegistry:
         cannot be determined, nothing changes. Raises OSError if the system kept a version from
         being read, even if an older version is served.
 
-        Like every change, the load is completed even if its caller is cancelled.
+        Like every change, the load is completed even if its caller is cancelled. Composed models
+        that lacked this part are then loaded, too.
         """
-        await self._shielded(self._load(name, changed))
+        await self._shielded(self._load_with_dependents(name, changed))
+
+    async def _load_with_dependents(self, name: str, changed: Collection[int] | None) -> None:
+        await self._load(name, changed)
+        for composed, parts in tuple(self._composer.incomplete.items()):
+            if name in parts:
+                with contextlib.suppress(PaddlepoolError, OSError):  # index() has the reason
+                    await self._load(composed, None)
 
     async def _load(self, name: str, changed: Collection[int] | None) -> None:
         try:
@@ -139,7 +129,7 @@ class ModelRegistry:
             self._history.forget(name)
             raise
         async with self._changing(name):
-            candidates, count = await self._candidates(name)
+            candidates, count, composed = await self._candidates(name)
             held = frozenset(self._models.get(name, ()))
             keep: set[int] = set()
             tried: set[int] = set()
@@ -151,7 +141,9 @@ class ModelRegistry:
                 stands_in = bool(failures) or (changed is not None and candidate not in changed)
                 if not (candidate in held and stands_in):
                     try:
-                        await self._replace(await self._build(name, candidate))
+                        # While a composed model is built, none of its parts is replaced.
+                        async with self._composing if composed else contextlib.nullcontext():
+                            await self._replace(await self._build(name, candidate, composed))
                     except ModelNotReady:
                         raise  # the registry was closed meanwhile
                     except (PaddlepoolError, OSError) as error:
@@ -168,8 +160,8 @@ class ModelRegistry:
             if held or not keep or isinstance(failure, OSError):
                 raise failure
 
-    async def _candidates(self, name: str) -> tuple[tuple[int, ...], int]:
-        """Return the versions to try, newest first, and how many of them to serve."""
+    async def _candidates(self, name: str) -> tuple[tuple[int, ...], int, bool]:
+        """Return the versions to try, newest first, how many to serve, and if it is composed."""
         on_disk = self._repository
         with self._history.attempt(name, None):
             published = await in_thread("repository", partial(on_disk.versions, name))
@@ -179,35 +171,77 @@ class ModelRegistry:
                 hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
                 raise errors.ManifestError(f"{name}: no version with a manifest is published{hint}")
             config = await in_thread("repository", partial(on_disk.config, name))
-            return config.version_policy.choose(published)
+            return *config.version_policy.choose(published), bool(config.parts)
 
-    async def _replace(self, model: ServedModel) -> None:
+    async def _replace(self, model: AnyModel) -> None:
         """Serve the model in place of the same version.
 
-        If the registry is closed, closes the model and raises ModelNotReady.
+        Raises ModelNotReady if the registry is closed, and what _publish() raises; the model is
+        then closed.
         """
-        if self._closed:
-            await model.close()
-            raise ModelNotReady("the server is shutting down")
-        versions = self._models.get(model.name, {})
-        changed = sorted({**versions, model.version: model}.items(), reverse=True)
-        self._models = {**self._models, model.name: dict(changed)}
+        try:
+            with self._history.attempt(model.name, model.version):
+                versions = {**self._models.get(model.name, {}), model.version: model}
+                await self._publish(model.name, versions)
+        except BaseException:
+            if model not in self.all_served():  # else retiring the version before has failed
+                await model.close()
+            raise
         log.info("%s: version %d is served", model.name, model.version)
-        if model.version in versions:
-            await self._retire(versions[model.version])
 
     async def _keep(self, name: str, wanted: Collection[int]) -> None:
-        """Serve only these versions of a model, and retire the others."""
-        versions = self._models.get(name, {})
-        left = {version: model for version, model in versions.items() if version in wanted}
-        others = {other: models for other, models in self._models.items() if other != name}
-        self._models = {**others, name: left} if left else others
-        for model in [model for version, model in versions.items() if version not in left]:
-            await self._retire(model)
+        """Serve only these versions of a model, and retire the others.
 
-    async def _build(self, name: str, version: int) -> ServedModel:
+        A composed model that does not work with what is left of its part is not served any more.
+        """
+        before = self._models.get(name, {})
+        versions = {version: model for version, model in before.items() if version in wanted}
+        if versions != before:
+            await self._publish(name, versions, required=False)
+
+    async def _publish(
+        self,
+        name: str,
+        versions: Mapping[int, AnyModel],
+        *,
+        required: bool = True,
+    ) -> None:
+        """Serve exactly these versions of a model, and retire the others.
+
+        The composed models that use the model are built again on its newest version, and everything
+        is swapped in one step. If one of them fails, raises its error, and nothing has changed; if
+        not `required`, that model is not served any more. Raises ModelNotReady if the registry is
+        closed.
+        """
+        newest = versions[max(versions)] if versions else None
+        before = list(self._models.get(name, {}).values())
+        async with (
+            contextlib.nullcontext() if isinstance(newest, ComposedModel) else self._composing
+        ):
+            outdated = [model for model in self.composed() if model.uses(name, but=newest)]
+            rebuilt = [
+                await self._composer.rebuilt(model, name, newest, required) for model in outdated
+            ]
+            if self._closed:
+                await asyncio.gather(*(model.close() for model in rebuilt if model is not None))
+                raise ModelNotReady("the server is shutting down")
+            models = {**self._models, name: dict(sorted(versions.items(), reverse=True))}
+            for old, new in zip(outdated, rebuilt, strict=True):
+                others = {key: model for key, model in models[old.name].items() if model is not old}
+                models[old.name] = others if new is None else {**others, new.version: new}
+            self._models = {key: of_name for key, of_name in models.items() if of_name}
+        for model in (*outdated, *before):  # a part's leases end with those of its composed models
+            if model not in versions.values():
+                await self._retire(model)
+
+    async def _build(self, name: str, version: int, composed: bool) -> AnyModel:
         low_priority = bool(self._models) and not self._starting
         with self._history.attempt(name, version):
+            if composed:
+                read_composed = partial(self._repository.read_composed, name, version)
+                return await self._composer.open(
+                    await in_thread(f"{name}@{version} reading", read_composed), {}
+                )
             read = partial(self._repository.read, name, version, low_priority=low_priority)
             files = await in_thread(f"{name}@{version} reading", read)
             check_threads(name, files.config, cores=self._cores)
@@ -292,7 +326,7 @@ class ModelRegistry:
             finally:
                 await in_thread_or_inline("memory", give_memory_back)
 
-    async def _retire(self, model: ServedModel) -> None:
+    async def _retire(self, model: AnyModel) -> None:
         if not await model.drain(self._drain_timeout):
             log.warning(
                 "%s: version %d is closed while requests still use it", model.name, model.version
@@ -308,15 +342,19 @@ class ModelRegistry:
         ConfigError or OSError only if the repository itself cannot be read.
         """
         names = await in_thread("repository", self._repository.names)
+        composed = await in_thread("repository", self._repository.composed_names)
         self._wanted.update(names)
         self._starting = True
+        retry: dict[str, bool] = {}
         try:
-            transient = await asyncio.gather(*map(self._try_load, names))
+            for some in (set(names) - composed, composed):  # parts first
+                outcomes = await asyncio.gather(*map(self._try_load, some))
+                retry |= zip(some, outcomes, strict=True)
         finally:
             self._starting = False
         if warning := self.budget().warning:
             log.warning("%s", warning)
-        return [name for name, retry in zip(names, transient, strict=True) if retry]
+        return [name for name in names if retry[name]]
 
     def failed(self, name: str) -> frozenset[int | None]:
         """The versions of a model that could not be loaded; None stands for all of them."""
@@ -353,6 +391,7 @@ class ModelRegistry:
     async def _unload(self, name: str) -> None:
         async with self._changing(name):
             self._wanted.discard(name)
+            self._composer.incomplete.pop(name, None)
             await self._keep(name, ())
             self._history.forget(name)
             log.info("%s: unloaded", name)
@@ -361,15 +400,15 @@ class ModelRegistry:
     def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
         """Hold one version during a request: the named one, or the newest that is ready.
 
-        Raises ModelNotFound and ModelNotReady.
+        Raises ModelNotFound, ModelNotReady, and InvalidParameter for a composed model.
         """
         model = self.acquire(name, version)
         try:
-            yield model
+            yield single(model)
         finally:
             model.release()
 
-    def acquire(self, name: str, version: int | None = None) -> ServedModel:
+    def acquire(self, name: str, version: int | None = None) -> AnyModel:
         """Return a leased version, as lease() does; the caller must call its release().
 
         If no version is ready, leases the newest; submitting a job to it raises an error. Raises
@@ -390,14 +429,27 @@ class ModelRegistry:
             raise ModelNotReady("the model is in the repository but not ready")
         raise ModelNotFound("no model of this name and version is served")
 
-    def served(self) -> tuple[ServedModel, ...]:
+    def all_served(self) -> tuple[AnyModel, ...]:
         """Return the versions served now, by name, newest first; for requests use lease()."""
         models = self._models
         return tuple(model for name in sorted(models) for model in models[name].values())
 
-    def find(self, name: str, version: int | None) -> ServedModel | None:
+    def served(self) -> tuple[ServedModel, ...]:
+        """Return the versions served now that have instance groups, by name, newest first."""
+        return tuple(model for model in self.all_served() if isinstance(model, ServedModel))
+
+    def composed(self) -> tuple[ComposedModel, ...]:
+        """Return the versions of composed models served now, by name, newest first."""
+        return tuple(model for model in self.all_served() if isinstance(model, ComposedModel))
+
+    def find(self, name: str, version: int | None) -> AnyModel | None:
         """Return this version if it is served now, else None; for display only."""
-        return next((m for m in self.served() if (m.name, m.version) == (name, version)), None)
+        return next((m for m in self.all_served() if (m.name, m.version) == (name, version)), None)
+
+    def find_composed(self, name: str, version: int | None) -> ComposedModel | None:
+        """Return this version, by default the newest, of a composed model; for display only."""
+        versions = [model for model in self.composed() if model.name == name]
+        return next((model for model in versions if version in (None, model.version)), None)
 
     def index(self) -> tuple[ModelStatus, ...]:
         """Return the status of each version on disk or in memory, by model, the newest first."""
@@ -408,7 +460,7 @@ class ModelRegistry:
                 with contextlib.suppress(PaddlepoolError, OSError):  # this model cannot be read
                     published[name] = self._repository.versions(name)
                     unsealed[name] = self._repository.unsealed(name)
-        return self._history.index(self.served(), published, unsealed)
+        return self._history.index(self.all_served(), published, unsealed)
 
     def ready(self, name: str | None = None) -> bool:
         """Whether this model, or every model of wanted(), accepts jobs; False if there is none."""
@@ -431,5 +483,5 @@ class ModelRegistry:
 
     async def close(self) -> None:
         """End every predictor at once; queued jobs fail, and no model can be loaded afterwards."""
-        served, self._models, self._closed = self.served(), {}, True
+        served, self._models, self._closed = self.all_served(), {}, True
         await asyncio.gather(*(model.close() for model in served))

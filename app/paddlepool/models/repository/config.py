@@ -27,6 +27,10 @@ MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 AUTO = "auto"
 GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}$")]
+PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+PartModel = Annotated[str, Field(pattern=f"^{MODEL_NAME.pattern}$")]
+COMPOSED_KEYS = ("pipeline", "default", "version_policy", "parts", "parameters")
+"""The keys of a composed model; the others describe a program, which it does not have."""
 CORES = "cores"
 MAX_COUNT = 64
 BYTES_OF_A_PROCESS = 1 << 30
@@ -142,9 +146,10 @@ class VersionPolicy(_Table):
 class ModelConfig(_Table):
     """The whole of config.toml. Only the pipeline reads `parameters`.
 
-    `outputs` maps outputs of the program to the names under which they are served. In the result of
-    load_config(), `default_group` is always the name of a group: "auto" is replaced by the first
-    group with start = "always".
+    `outputs` maps outputs of the program to the names under which they are served. `parts` maps the
+    parts of a composed model to the models that serve them; such a model has no program and no
+    instance group. In the result of load_config(), `default_group` is always the name of a group:
+    "auto" is replaced by the first group with start = "always".
     """
 
     pipeline: str | None = None
@@ -158,11 +163,27 @@ class ModelConfig(_Table):
     warmup: tuple[Warmup, ...] = ()
     equal_axes: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
     outputs: dict[str, OutputName] = Field(default_factory=dict)
+    parts: dict[PartName, PartModel] = Field(default_factory=dict)
     parameters: dict[str, Any] = Field(default_factory=dict)
     _first_group: str | None = PrivateAttr(default=None)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _composed_without_groups(cls, tables: Any) -> Any:
+        if not (isinstance(tables, dict) and tables.get("parts")):
+            return tables
+        if surplus := sorted(set(tables) - set(COMPOSED_KEYS)):
+            raise ValueError(
+                f"a composed model has no {', '.join(surplus)}: these belong to its parts"
+            )
+        if tables.get("pipeline") is None:
+            raise ValueError("a composed model needs a pipeline: the task that uses its parts")
+        return tables | {"instance_group": ()}
+
     @model_validator(mode="after")
     def _groups_agree(self) -> ModelConfig:
+        if self.parts:
+            return self
         names = [group.name for group in self.instance_group]
         if len(set(names)) != len(names):
             raise ValueError(f"instance group names repeat: {names}")

@@ -15,7 +15,9 @@ from paddlepool.models.repository.config import MODEL_NAME, InstanceGroup, Model
 from paddlepool.models.repository.files import FAULTS
 from paddlepool.models.repository.manifest import (
     MANIFEST,
+    ComposedManifest,
     Manifest,
+    read_composed_manifest,
     read_manifest,
     verify_files,
     verify_listed,
@@ -110,6 +112,30 @@ class ModelFiles:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposedFiles:
+    """One version of a composed model, read and verified against its manifest."""
+
+    name: str
+    version: int
+    directory: Path
+    config: ModelConfig
+    manifest: ComposedManifest
+
+    def info(self, parts: Mapping[str, ServedModelInfo]) -> ServedModelInfo:
+        """Return the data that the pipeline may use; `parts` are the versions that serve it."""
+        return ServedModelInfo(
+            name=self.name,
+            version=self.version,
+            directory=self.directory,
+            inputs=(),
+            outputs=(),
+            parameters=self.config.parameters,
+            pipeline=self.config.pipeline,
+            parts=parts,
+        )
+
+
 def named_outputs(outputs: Sequence[TensorSpec], config: ModelConfig) -> tuple[TensorSpec, ...]:
     """Return a program's outputs with the names that config.toml gives them.
 
@@ -149,6 +175,18 @@ class ModelRepository:
             ) from error
         return tuple(sorted(filter(MODEL_NAME.fullmatch, names)))
 
+    def composed_names(self) -> frozenset[str]:
+        """Return the names of the composed models whose configuration can be read.
+
+        Raises ConfigError if `root` cannot be read.
+        """
+        composed = set()
+        for name in self.names():
+            with contextlib.suppress(PaddlepoolError, OSError):  # loading it gives the reason
+                if self.config(name).parts:
+                    composed.add(name)
+        return frozenset(composed)
+
     def versions(self, name: str) -> tuple[int, ...]:
         """Return published versions, newest first.
 
@@ -182,11 +220,11 @@ class ModelRepository:
         Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
         the server read a file.
         """
-        model = self._model_directory(name)
-        directory = model / str(version)
-        if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
-            raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
-        config = load_config(model / "config.toml")
+        directory, config = self._version(name, version)
+        if config.parts:
+            raise ConfigError(
+                f"{name} is composed of {', '.join(config.parts.values())}, and has no program"
+            )
         with _faults_of_system():
             manifest = read_manifest(directory)
             verify_files(directory, manifest, low_priority=low_priority)
@@ -196,6 +234,24 @@ class ModelRepository:
         return ModelFiles(
             name=name, version=version, directory=directory, config=config, manifest=manifest
         )
+
+    def read_composed(self, name: str, version: int) -> ComposedFiles:
+        """Read and verify one version of a composed model. Raises as read() does."""
+        directory, config = self._version(name, version)
+        with _faults_of_system():
+            manifest = read_composed_manifest(directory)
+            verify_files(directory, manifest)
+        return ComposedFiles(
+            name=name, version=version, directory=directory, config=config, manifest=manifest
+        )
+
+    def _version(self, name: str, version: int) -> tuple[Path, ModelConfig]:
+        """Return a version's directory and its model's configuration. Raises ModelNotFound."""
+        model = self._model_directory(name)
+        directory = model / str(version)
+        if not VERSION.fullmatch(str(version)) or not _is_directory(directory):
+            raise ModelNotFound(f"model {name!r} has no version {version}", received=version)
+        return directory, load_config(model / "config.toml")
 
     def _model_directory(self, name: str) -> Path:
         directory = self.root / name if MODEL_NAME.fullmatch(name) else None

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -105,7 +105,30 @@ class DerivedProgram(Program, Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest(Strict):
+class Contents(Strict):
+    """The files of a version, with their origin."""
+
+    files: dict[FileName, FileEntry]
+    weights: dict[str, str | bool]
+    built_with: dict[str, str]
+
+    def sha256(self) -> str:
+        """Return a fingerprint of the version, made from the names and digests of its files."""
+        lines = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComposedManifest(Contents):
+    """Contents of a version of a composed model: one request, and the answer that it must get."""
+
+    format: Literal[3]
+    sample: FileName
+    answer: FileName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Contents):
     """Contents and origin of a version; inputs and outputs are in predictor order.
 
     Format 2 adds `programs`, and a reference program in ONNX. `params` is null if there are none.
@@ -114,12 +137,9 @@ class Manifest(Strict):
     format: Literal[1, 2]
     program: FileName
     params: FileName | None
-    files: dict[FileName, FileEntry]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     network: dict[str, Any] | None
-    weights: dict[str, str | bool]
-    built_with: dict[str, str]
     programs: tuple[DerivedProgram, ...] = ()
 
     @property
@@ -142,13 +162,9 @@ class Manifest(Strict):
         own = self.find(OWN_ONNX) if name is None and backend in ONNX_BACKENDS else None
         return own or self.find(name)
 
-    def sha256(self) -> str:
-        """Return a fingerprint of the version, made from the names and digests of its files."""
-        lines = (f"{entry.sha256}  {name}\n" for name, entry in sorted(self.files.items()))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-
-_PARSER = TypeAdapter(Manifest)
+_PARSER, _COMPOSED_PARSER = TypeAdapter(Manifest), TypeAdapter(ComposedManifest)
+AnyManifest = TypeVar("AnyManifest", Manifest, ComposedManifest)
 
 
 def read_manifest(directory: Path, *, label: str = "") -> Manifest:
@@ -157,6 +173,22 @@ def read_manifest(directory: Path, *, label: str = "") -> Manifest:
     `label` is the version's name in errors; by default, it is made from the directory.
     """
     label = label or f"{directory.parent.name}/{directory.name}"
+    manifest = _parsed(_PARSER, directory, label)
+    if faults := "; ".join(_contradictions(manifest)):
+        raise ManifestError(f"{label}: {faults}")
+    return manifest
+
+
+def read_composed_manifest(directory: Path) -> ComposedManifest:
+    """Parse the manifest of a composed model's version. Raises ManifestError with every fault."""
+    label = f"{directory.parent.name}/{directory.name}"
+    manifest = _parsed(_COMPOSED_PARSER, directory, label)
+    if unlisted := {manifest.sample, manifest.answer} - set(manifest.files):
+        raise ManifestError(f"{label}: {', '.join(sorted(unlisted))} is not listed in files")
+    return manifest
+
+
+def _parsed(parser: TypeAdapter[AnyManifest], directory: Path, label: str) -> AnyManifest:
     path = directory / MANIFEST
     try:
         with open_plain_file(path) as file:
@@ -166,12 +198,9 @@ def read_manifest(directory: Path, *, label: str = "") -> Manifest:
     if len(text) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"{label}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
     try:
-        manifest = _PARSER.validate_json(text, strict=True)
+        return parser.validate_json(text, strict=True)
     except ValidationError as error:
         raise ManifestError(f"{label}: {faults_of(error, whole=MANIFEST)}") from error
-    if faults := "; ".join(_contradictions(manifest)):
-        raise ManifestError(f"{label}: {faults}")
-    return manifest
 
 
 def _contradictions(manifest: Manifest) -> list[str]:
@@ -216,7 +245,7 @@ def is_unused(entry: os.DirEntry[str]) -> bool:
 
 
 def verify_files(
-    directory: Path, manifest: Manifest, *, label: str = "", low_priority: bool = False
+    directory: Path, manifest: Contents, *, label: str = "", low_priority: bool = False
 ) -> None:
     """Compare every file of a version with its manifest; raise ManifestError at the first fault.
 
@@ -234,7 +263,7 @@ def verify_files(
 
 
 def verify_listed(
-    directory: Path, manifest: Manifest, *, label: str, low_priority: bool = False
+    directory: Path, manifest: Contents, *, label: str, low_priority: bool = False
 ) -> None:
     """Do as verify_files(), but accept unlisted files, such as those of a program added later."""
     for name, expected in manifest.files.items():

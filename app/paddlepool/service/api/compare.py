@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from paddlepool.contracts.status import CANNOT_START, ModelStatus
+from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.observability.history import (
     DRIFT,
@@ -211,7 +212,7 @@ def _comparison(services: Services, window: str, after: int) -> str:
 def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedModel:
     known = asdict(status) | {"reason": status.reason or None}
     served = services.registry.find(status.name, status.version)
-    if served is None:
+    if served is None or isinstance(served, ComposedModel):  # its parts have the groups
         return ComparedModel(**known)
     settings, metrics, groups = services.settings, services.metrics, info.group_members(served)
     return ComparedModel(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from paddlepool import __version__
 from paddlepool.contracts.resources import processor
 from paddlepool.contracts.status import CANNOT_START, Choice, GroupStatus, ModelStatus
+from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.load_history import NOT_LOADED
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.registry import ModelRegistry
@@ -107,6 +108,9 @@ class ModelInfo(BaseModel):
     state: str
     reason: str | None = Field(None, description="Why it is not ready.")
     task: str | None = Field(None, description="The endpoint that uses it, if any.")
+    parts: dict[str, str] | None = Field(
+        None, description="The parts of a composed model, each `name@version`; null: not composed."
+    )
     sha256: str | None = Field(None, description="One fingerprint over all files of the version.")
     files: dict[str, str] | None = Field(None, description="sha256 of each file.")
     weights: dict[str, Any] | None = Field(
@@ -236,15 +240,21 @@ def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> Mode
     if served is None:
         return ModelInfo(**dict.fromkeys(card) | known)
     config, manifest = served.config, served.manifest
-    return ModelInfo(
+    described = ModelInfo(
         **{name: config.parameters.get(name) for name in card} | known,
         task=config.pipeline,
         sha256=manifest.sha256(),
         files={name: entry.sha256 for name, entry in manifest.files.items()},
         weights=dict(manifest.weights),
-        choice=ChoiceInfo.model_validate(served.choice, from_attributes=True),
-        predictors=[GroupInfo(**members) for members in group_members(served)],
     )
+    if isinstance(served, ComposedModel):
+        described.parts = {
+            name: f"{part.name}@{part.version}" for name, part in served.parts.items()
+        }
+    else:
+        described.choice = ChoiceInfo.model_validate(served.choice, from_attributes=True)
+        described.predictors = [GroupInfo(**members) for members in group_members(served)]
+    return described
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:
@@ -288,6 +298,10 @@ def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
             groups=model.groups(),
         )
         for model in registry.served()
+    ]
+    gauges += [
+        ModelGauges(model=model.name, version=model.version, ready=model.ready())
+        for model in registry.composed()
     ]
     missing = set(registry.wanted()) - {gauge.model for gauge in gauges}
     newest = {status.name: status.version or 0 for status in reversed(registry.index())}

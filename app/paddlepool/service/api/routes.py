@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paddlepool.contracts.errors import InvalidParameter, UnsupportedMediaType
-from paddlepool.engine.dataplane import RequestOutput
+from paddlepool.contracts.ports import RequestOutput
 from paddlepool.service.api.errors import ErrorForm, Refused, http_fault
 from paddlepool.service.api.services import services_of
 from paddlepool.service.api.uploads import media_type

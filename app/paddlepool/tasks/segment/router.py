@@ -12,7 +12,8 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.engine.dataplane import RequestOutput, ready
+from paddlepool.contracts.ports import RequestOutput
+from paddlepool.engine.dataplane import ready
 from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_headers, whole_number
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload

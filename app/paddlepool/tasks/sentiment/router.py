@@ -8,7 +8,8 @@ from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import InvalidParameter
-from paddlepool.engine.dataplane import RequestOutput, ready
+from paddlepool.contracts.ports import RequestOutput
+from paddlepool.engine.dataplane import ready
 from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
 from paddlepool.settings.server import Settings

@@ -17,8 +17,9 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from paddlepool.contracts.errors import FileTooLarge, InvalidTensor
+from paddlepool.contracts.ports import RequestOutput
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.dataplane import RequestOutput, TensorRequest, ready
+from paddlepool.engine.dataplane import TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.service.api.errors import PROTOCOL, documented
 from paddlepool.service.api.routes import output_headers, split_model, whole_number

@@ -198,6 +198,10 @@ def check_model(services: Services, name: str, version: int | None = None) -> No
     if task_named(services, name, version) is not None:
         name, version = services.dataplane.default_model(name), None
         what = "The predictors of the task's model"
+    if (composed := services.registry.find_composed(name, version)) is not None:
+        if not composed.ready():
+            raise errors.ModelNotReady("The predictors of the model's parts are not running.")
+        return
     with services.registry.lease(name, version) as served:
         if not served.ready():
             raise errors.ModelNotReady(f"{what} are not running.")
@@ -219,6 +223,18 @@ def metadata_of(services: Services, model: str, version: int | None) -> ModelMet
             platform=PLATFORM,
             inputs=_described(task.inputs),
             outputs=_described(task.outputs),
+        )
+    if services.registry.find_composed(model, version) is not None:
+        return ModelMetadata(
+            name=model,
+            versions=[
+                str(other.version)
+                for other in reversed(services.registry.composed())
+                if other.name == model and other.ready()
+            ],
+            platform=PLATFORM,
+            inputs=[],  # requests are sent to its task
+            outputs=[],
         )
     with services.registry.lease(model, version) as served:
         return ModelMetadata(
@@ -243,21 +259,27 @@ def _described(specs: Sequence[TensorSpec]) -> list[TensorMetadata]:
 
 def config_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
     """Configuration of the version that answers requests without a version."""
-    if (task := task_named(services, model, version)) is None:
+    composed = services.registry.find_composed(model, version)
+    if (task := task_named(services, model, version)) is not None:
+        policy, steps = VersionPolicy(), [(services.dataplane.default_model(model), -1)]
+    elif composed is not None:
+        policy = composed.config.version_policy
+        steps = [(part.name, part.version) for part in composed.parts.values()]
+    else:
         with services.registry.lease(model, version) as served:
             return _model_config(served)
     return {
         "name": model,
         "platform": PLATFORM,
-        "version_policy": {"latest": {"num_versions": 1}},
+        "version_policy": _policy(policy),
         "max_batch_size": 0,
         "input": [
-            _tensor(spec) | ({"optional": True} if spec.name in task.optional else {})
-            for spec in task.inputs
+            _tensor(spec) | ({"optional": True} if task and spec.name in task.optional else {})
+            for spec in (task.inputs if task else ())
         ],
-        "output": [_tensor(spec) for spec in task.outputs],
+        "output": [_tensor(spec) for spec in (task.outputs if task else ())],
         "ensemble_scheduling": {
-            "step": [{"model_name": services.dataplane.default_model(model), "model_version": -1}]
+            "step": [{"model_name": name, "model_version": number} for name, number in steps]
         },
     }
 
@@ -311,9 +333,15 @@ async def all_stats(services: ServicesDep) -> dict[str, Any]:
 
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
     """Statistics of every served version of the model, newest first; a task has its model's."""
+    own: dict[str, Any] = {}
     if task_named(services, model, version) is not None:
-        with services.registry.lease(services.dataplane.default_model(model)) as served:
-            own = {"name": model, "version": str(VERSION)}
+        own = {"name": model, "version": str(VERSION)}
+        model, version = services.dataplane.default_model(model), None
+    if (composed := services.registry.find_composed(model, version)) is not None:
+        # Its runs are those of its parts.
+        return {"model_stats": [model_stats(part) for part in composed.parts.values()]}
+    if own:
+        with services.registry.lease(model) as served:
             return {"model_stats": [model_stats(served) | own]}
     versions = [served for served in services.registry.served() if served.name == model]
     if version is None and versions:
@@ -439,7 +467,8 @@ async def unload(model: str, request: Request, services: ServicesDep) -> Respons
 
 async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
     """Unload a model. Raises InvalidParameter and ModelNotFound."""
-    # No model depends on another, so unload_dependents has no effect.
+    # A composed model is not served without its parts, and they are never unloaded with it, so
+    # unload_dependents has no effect.
     dependents = parameters.get("unload_dependents")
     if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
         raise errors.InvalidParameter("the only parameter is unload_dependents: true or false")

@@ -1,0 +1,228 @@
+"""A composed model: a pipeline over several served models, which are its parts."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceeded,
+    InvalidParameter,
+    ManifestError,
+    ModelNotReady,
+    Overloaded,
+    PaddlepoolError,
+)
+from paddlepool.contracts.ports import (
+    BuildPipeline,
+    Clock,
+    ComposedPipeline,
+    EngineObserver,
+    ServedModelInfo,
+)
+from paddlepool.contracts.reasons import Rejection
+from paddlepool.engine.concurrency import in_thread
+from paddlepool.engine.queue.admission import Reservation, turns_ahead
+from paddlepool.engine.queue.shape_queues import moving_average
+from paddlepool.engine.registry.leases import Leased
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.request_context import CompletedRuns, ModelContext, PartOfRequest
+from paddlepool.models.repository.config import ModelConfig
+from paddlepool.models.repository.layout import ComposedFiles
+from paddlepool.models.repository.manifest import ComposedManifest
+
+SELFTEST_SECONDS = 120.0
+"""Timeout of the sample request."""
+
+
+class ComposedModel(Leased):
+    """A version of a composed model on one fixed set of served versions, which it leases.
+
+    **Invariant**: its parts never change. When one of them is replaced, the registry builds another
+    ComposedModel on the new set, tests it and swaps both at once.
+    """
+
+    def __init__(
+        self,
+        files: ComposedFiles,
+        parts: Mapping[str, ServedModel],
+        *,
+        observer: EngineObserver,
+        clock: Clock,
+    ) -> None:
+        """Lease the parts. `parts` are in the order in which a request uses them."""
+        super().__init__()
+        self.files = files
+        self.name, self.version = files.name, files.version
+        self.config: ModelConfig = files.config
+        self.manifest: ComposedManifest = files.manifest
+        self.parts = dict(parts)
+        self.info: ServedModelInfo = files.info({name: part.info for name, part in parts.items()})
+        self.pipeline: ComposedPipeline | None = None
+        self._observer, self._clock = observer, clock
+        self._requests: dict[ModelContext, str] = {}  # admitted and not done, with their callers
+        self._work: dict[str, float] = {}  # seconds that one request needs in a part's processes
+        for part in self.parts.values():
+            part.acquire()
+
+    def parts_with(self, text: str | None) -> dict[str, PartOfRequest]:
+        """Return each part's version and instance group for one request.
+
+        `text` selects groups as "part:group,part:group"; other parts use their default groups.
+        Raises InvalidParameter for an unknown part; admitted() rejects an unknown group.
+        """
+        chosen: dict[str, str] = {}
+        for entry in text.split(",") if text else ():
+            part, _, group = entry.partition(":")
+            if part not in self.parts or part in chosen or not group:
+                raise InvalidParameter(
+                    "this model is composed: select instance groups as part:group,part:group; its "
+                    f"parts are {', '.join(self.parts)}",
+                    parameter="instance_group",
+                    limit=", ".join(self.parts),
+                )
+            chosen[part] = group
+        return {
+            part: PartOfRequest(served, chosen.get(part, served.config.default_group))
+            for part, served in self.parts.items()
+        }
+
+    @contextlib.contextmanager
+    def admitted(self, context: ModelContext) -> Iterator[Reservation]:
+        """Hold a place for a request until its end; yields the place of its first job.
+
+        A request is admitted once, for all of its parts. Raises InvalidParameter (group),
+        ModelNotReady, and Overloaded if there is no room, or if the request would not be done
+        before its deadline.
+        """
+        caller = CALLER.get().name
+        self._check_room_and_time(context, caller)
+        first = next(iter(context.parts.values()))
+        with first.served.reserve(group=first.group, deadline=context.deadline) as reservation:
+            context.admitted = True
+            self._requests[context] = caller
+            try:
+                yield reservation
+            finally:
+                del self._requests[context]
+
+    def _check_room_and_time(self, context: ModelContext, caller: str) -> None:
+        """Raise Overloaded without room or time for a request.
+
+        Requests have as many places as the group of the first part. The estimate counts, for each
+        part, what is queued or running, and the usual work of one request for the new one and for
+        each one ahead of it that has not reached the part.
+        """
+        callers = Counter(self._requests.values())
+        ahead = turns_ahead(callers, caller)
+        wait, limit = 0.0, 0
+        for part, (served, group) in context.parts.items():
+            places, processes, seconds = served.load_of(group)
+            limit = limit or places
+            to_come = sum(part not in request.started for request in self._requests)
+            wait += seconds + (min(to_come, ahead) + 1) * self._work.get(part, 0.0) / processes
+        if caller not in callers:
+            limit *= 2  # as in Admission: no caller can fill the queue for the others
+        left = context.deadline - self._clock()
+        waiting = len(self._requests)
+        if waiting >= limit:
+            self._observer.rejected(model=self.name, reason=Rejection.QUEUE_FULL)
+            raise Overloaded(
+                f"the queue is full: {waiting} requests wait, limit {limit}",
+                retry_after=wait,
+                limit=limit,
+                received=waiting + 1,
+            )
+        if waiting and wait > left:
+            self._observer.rejected(model=self.name, reason=Rejection.DEADLINE)
+            raise Overloaded(
+                f"the queue needs about {wait:.2f} s, the deadline leaves {left:.2f} s",
+                retry_after=wait,
+                limit=round(left, 3),
+                received=round(wait, 3),
+            )
+
+    def record(self, completed: Mapping[str, CompletedRuns]) -> None:
+        """Learn from an answered request how long each part works on one request."""
+        for part, runs in completed.items():
+            seconds = sum(
+                result.infer_seconds * job.rows / result.batch_rows
+                for job, result in zip(runs.jobs, runs.results, strict=True)
+            )
+            self._work[part] = moving_average(self._work.get(part), seconds)
+
+    async def open(self, build_pipeline: BuildPipeline) -> None:
+        """Build the pipeline and test it with the sample request of this version.
+
+        Raises ConfigError if the parts do not fit the task, ManifestError if the sample cannot be
+        read, and BackendError if the request fails or its answer is wrong.
+        """
+        pipeline = await self.build(build_pipeline)
+        sample, expected = await in_thread(f"{self.name} sample", self._read_sample)
+        try:
+            pipeline.check(await self.answer(sample), expected)
+        except PaddlepoolError as error:
+            raise BackendError(f"self-test: {error.message}") from error
+
+    async def build(self, build_pipeline: BuildPipeline) -> ComposedPipeline:
+        """Build the pipeline. Raises ConfigError if it is not one of several models."""
+        pipeline = await build_pipeline(self.info)
+        if not isinstance(pipeline, ComposedPipeline):
+            raise ConfigError(f"{self.name}: the task {self.config.pipeline} uses one model only")
+        self.pipeline = pipeline
+        return pipeline
+
+    async def answer(self, sample: bytes) -> Any:
+        """Answer a sample request and return the answer as it is stored. Raises PaddlepoolError."""
+        pipeline = self.pipeline
+        if pipeline is None:
+            raise ModelNotReady("the pipeline is not built")
+        deadline = self._clock() + SELFTEST_SECONDS
+        context = ModelContext(deadline=deadline, parts=self.parts_with(None), admitted=True)
+        try:
+            async with asyncio.timeout(SELFTEST_SECONDS):
+                value = await pipeline.run(pipeline.payload_of(sample), context)
+        except TimeoutError:
+            limit = SELFTEST_SECONDS
+            raise DeadlineExceeded(f"no answer within {limit:.0f} s", limit=limit) from None
+        self.record(context.completed)
+        return pipeline.answer_of(value)
+
+    def _read_sample(self) -> tuple[bytes, Any]:
+        directory, manifest = self.files.directory, self.manifest
+        try:
+            answer = json.loads((directory / manifest.answer).read_bytes())
+            return (directory / manifest.sample).read_bytes(), answer
+        except (OSError, ValueError) as error:
+            raise ManifestError(f"{self.name}/{self.version}: sample: {error}") from error
+
+    def uses(self, name: str, *, but: object) -> bool:
+        """Whether a part is a version of the model `name` other than `but`."""
+        return any(part.name == name and part is not but for part in self.parts.values())
+
+    def ready(self) -> bool:
+        """Whether every part accepts jobs."""
+        return all(part.ready() for part in self.parts.values())
+
+    async def close(self) -> None:
+        """End the leases of the parts, and the pipeline."""
+        if self.pipeline is not None:
+            self.pipeline.close()
+        for part in self.parts.values():
+            part.release()
+
+
+def single(served: ServedModel | ComposedModel) -> ServedModel:
+    """Return a model that takes tensors. Raises InvalidParameter for a composed one."""
+    if isinstance(served, ComposedModel):
+        raise InvalidParameter(
+            f"model {served.name!r} is composed of {', '.join(served.config.parts.values())} and "
+            f"takes no tensors: send a request of its task {served.config.pipeline}",
+            parameter="model",
+        )
+    return served

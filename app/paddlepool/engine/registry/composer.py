@@ -1,0 +1,85 @@
+"""Builds composed models on the versions of their parts that are served."""
+
+from collections.abc import Callable, Mapping
+
+from paddlepool.contracts.errors import BackendError, ConfigError, PaddlepoolError
+from paddlepool.contracts.ports import BuildPipeline
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.load_history import LoadHistory
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.models.repository.layout import ComposedFiles
+
+AnyModel = ServedModel | ComposedModel
+Newest = Mapping[str, AnyModel | None]
+"""The newest version of a model, by its name; None if no version is left."""
+
+
+class Composer:
+    """Opens composed models for a registry. `newest` returns the newest served version of a model.
+
+    `incomplete` has the composed models that lacked a part, with the names of all of their parts.
+    """
+
+    def __init__(
+        self,
+        newest: Callable[[str], AnyModel | None],
+        *,
+        context: EngineContext,
+        history: LoadHistory,
+        build_pipeline: BuildPipeline,
+    ) -> None:
+        self._newest, self._context = newest, context
+        self._history, self._build_pipeline = history, build_pipeline
+        self.incomplete: dict[str, frozenset[str]] = {}
+
+    async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
+        """Build and test a composed model on the newest versions of its parts.
+
+        `instead` are versions that are about to be served. Raises ConfigError if a part is not
+        served or is composed itself, and the errors of ComposedModel.open().
+        """
+        parts = {part: self._part(files, part, instead) for part in files.config.parts}
+        context = self._context
+        model = ComposedModel(files, parts, observer=context.observer, clock=context.clock)
+        try:
+            await model.open(self._build_pipeline)
+        except BaseException:
+            await model.close()
+            raise
+        self.incomplete.pop(files.name, None)
+        return model
+
+    def _part(self, files: ComposedFiles, part: str, instead: Newest) -> ServedModel:
+        """Return the version that serves a part: the newest. Raises ConfigError."""
+        name = files.config.parts[part]
+        served = instead[name] if name in instead else self._newest(name)
+        if served is None:
+            self.incomplete[files.name] = frozenset(files.config.parts.values())
+            raise ConfigError(f"its part {part}, model {name}, is not served")
+        if isinstance(served, ComposedModel):
+            raise ConfigError(f"its part {part}, model {name}, is composed itself")
+        return served
+
+    async def rebuilt(
+        self,
+        model: ComposedModel,
+        name: str,
+        part: AnyModel | None,
+        required: bool,
+    ) -> ComposedModel | None:
+        """Return a composed model on another version of its part `name`.
+
+        If that fails, raises BackendError, or returns None if the model is not `required`.
+        """
+        files, instead = model.files, {name: part}
+        try:
+            if required:  # the model keeps serving if this fails
+                return await self.open(files, instead)
+            with self._history.attempt(model.name, model.version):
+                return await self.open(files, instead)
+        except PaddlepoolError as error:
+            if required:
+                label = f"{model.name}@{model.version}"
+                raise BackendError(f"{label}, which uses it, fails: {error.message}") from error
+            return None

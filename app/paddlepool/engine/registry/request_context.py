@@ -1,0 +1,84 @@
+"""The view that one request has of its model version, or of the parts of a composed model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice
+from typing import NamedTuple
+
+from paddlepool.contracts.ports import WHOLE, InferResult, RequestContext
+from paddlepool.contracts.reasons import START_UP
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.queue.admission import Reservation
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.parts import CheckedJob, in_portions, joined
+
+
+class PartOfRequest(NamedTuple):
+    """The version that serves a part, and the instance group that this request uses."""
+
+    served: ServedModel
+    group: str
+
+
+@dataclass(slots=True, kw_only=True)
+class CompletedRuns:
+    """The jobs of a request on one part, after division into runs, and their results."""
+
+    jobs: list[CheckedJob] = field(default_factory=list)
+    results: list[InferResult] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ModelContext(RequestContext):
+    """Runs the jobs of one request on leased model versions and records their results.
+
+    The first job takes the place of the `reservation`. If the request is `admitted` as a whole, no
+    job of it is refused for lack of room or time. `started` are the parts that have had a job.
+    """
+
+    parts: Mapping[str, PartOfRequest]
+    priority: int = 0
+    admitted: bool = False
+    reservation: Reservation | None = field(default=None, init=False)
+    started: set[str] = field(default_factory=set, init=False)
+    completed: dict[str, CompletedRuns] = field(default_factory=dict, init=False)
+
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
+        return await self.run(self.parts[part].served.checked(jobs), part=part)
+
+    async def run(self, jobs: Sequence[CheckedJob], *, part: str = WHOLE) -> list[Tensors]:
+        """Run checked jobs and return their outputs, in order. Raises like infer().
+
+        Jobs run in parallel, so the seconds of a stage are those of its slowest job.
+        """
+        if not jobs:
+            return []
+        served, group = self.parts[part]
+        divided = [job.parts(served.max_rows) for job in jobs]
+        runs = list(chain.from_iterable(divided))
+        submit = partial(
+            served.submit_all,
+            deadline=self.deadline,
+            group=group,
+            priority=self.priority,
+            reservation=self.reservation,
+            following=self.admitted or bool(self.completed),
+        )
+        self.started.add(part)
+        results = await in_portions(runs, served.portion(group), submit)
+        completed = self.completed.setdefault(part, CompletedRuns())
+        completed.jobs += runs
+        completed.results += results
+        queue = max([result.queue_seconds for result in results])
+        infer = max([result.infer_seconds for result in results])
+        self.add_seconds({"queue": queue, "infer": infer})
+        if part != WHOLE:
+            self.add_seconds({f"{part}-queue": queue, f"{part}-infer": infer})
+        if starting := max([result.start_up_seconds for result in results]):
+            self.add_seconds({START_UP: starting})
+        outputs = [result.outputs for result in results]
+        if len(outputs) == len(jobs):
+            return outputs
+        rest = iter(outputs)
+        return [await joined(list(islice(rest, len(of_job)))) for of_job in divided]

@@ -1,0 +1,463 @@
+"""Composed models: one request over several models, admitted once, on one consistent set."""
+
+import asyncio
+import json
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from paddlepool.contracts.errors import (
+    BackendError,
+    DeadlineExceeded,
+    InvalidParameter,
+    ModelNotReady,
+    Overloaded,
+    PaddlepoolError,
+    WorkerCrashed,
+)
+from paddlepool.contracts.ports import PredictorSpec, RequestContext, RequestOutput, ServedModelInfo
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
+from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.registry.composed import ComposedModel
+from tests.engine.fakes import (
+    PATIENCE,
+    Crash,
+    FakeFactory,
+    FakePredictor,
+    calling,
+    doubled,
+    eventually,
+    open_registry,
+    row,
+    write_double,
+)
+from tests.model_files import write_config, write_manifest
+
+COMPOSED = """
+pipeline = "chain"
+[parts]
+first = "one"
+second = "two"
+"""
+
+
+class Between:
+    """What requests do between their parts: they wait while it is closed, and make more jobs."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.factor = 1
+        """Jobs of the second part for each of the first."""
+        self._count = 0
+        self._event = asyncio.Event()
+
+    async def wait(self) -> None:
+        self._count += 1
+        await self._event.wait()
+
+    async def waiting(self, count: int) -> None:
+        await eventually(lambda: self._count == count)
+
+    def open(self) -> None:
+        self.closed = False
+        self._event.set()
+
+
+Answer = tuple[list[float], tuple[int, ...]]
+"""The numbers, and the versions of the parts."""
+
+
+def write_composed(root: Path) -> None:
+    """Write the composed model `chain`, whose sample is the number 1."""
+    directory = root / "chain" / "1"
+    directory.mkdir(parents=True)
+    write_config(root / "chain", COMPOSED)
+    (directory / "sample.txt").write_text("1", "utf-8")
+    (directory / "answer.json").write_text("4.0", "utf-8")
+    rewrite_manifest(directory)
+
+
+def rewrite_manifest(directory: Path) -> None:
+    write_manifest(directory)
+    manifest = json.loads((directory / "manifest.json").read_text("utf-8"))
+    kept = {name: manifest[name] for name in ("files", "weights", "built_with")}
+    manifest = {"format": 3, "sample": "sample.txt", "answer": "answer.json"} | kept
+    (directory / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+
+
+class Chain:
+    """Doubles each number with the first part, and the results with the second."""
+
+    def __init__(self, info: ServedModelInfo, between: Between) -> None:
+        self.versions = tuple(part.version for part in info.parts.values())
+        self.between = between
+        self.closed = False
+
+    async def run(self, payload: Sequence[float], context: RequestContext) -> Answer:
+        assert not self.closed
+        values = list(payload)
+        for part in ("first", "second"):
+            outputs = await context.infer([row(value) for value in values], part=part)
+            values = [float(output["y"].item()) for output in outputs]
+            if part == "first":
+                values *= self.between.factor
+                if self.between.closed:
+                    await self.between.wait()
+        return values, self.versions
+
+    def payload_of(self, sample: bytes) -> list[float]:
+        return [float(sample)]
+
+    def answer_of(self, value: Answer) -> float:
+        return value[0][0]
+
+    def check(self, answer: float, expected: float) -> None:
+        if answer != expected:
+            raise BackendError(f"{answer} instead of {expected}")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FactoryByModel:
+    """Opens the predictors of each model with a FakeFactory of its own."""
+
+    def __init__(self) -> None:
+        self.of: defaultdict[str, FakeFactory] = defaultdict(FakeFactory)
+
+    def __call__(
+        self, spec: PredictorSpec, *, suspension: Suspension | None = None
+    ) -> FakePredictor:
+        return self.of[spec.directory.parent.name](spec, suspension=suspension)
+
+
+class Bench:
+    """A data plane over `chain`, composed of `one` and `two`, each with a queue of six."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.factory, self.between = root, FactoryByModel(), Between()
+        self.pipelines: list[Chain] = []
+        self.listener, self.stages = Mock(), Mock()
+        for name in ("one", "two"):
+            write_double(root, name=name, queue=6)
+        write_composed(root)
+        self.registry = open_registry(root, self.factory, build_pipeline=self._build)
+        self.dataplane = DataPlane(
+            self.registry,
+            default_models={"chain": "chain"},
+            traffic_listener=self.listener,
+            stages_done=[self.stages],
+        )
+
+    async def _build(self, info: ServedModelInfo) -> Chain | None:
+        if info.pipeline is None:
+            return None
+        self.pipelines.append(Chain(info, self.between))
+        return self.pipelines[-1]
+
+    async def run(self, *numbers: float, **options: Any) -> RequestOutput:
+        options = {"timeout": PATIENCE} | options
+        return await self.dataplane.run("chain", ready(numbers), **options)
+
+    def chain(self) -> ComposedModel:
+        [model] = self.registry.composed()
+        return model
+
+    def state_of(self, name: str) -> tuple[str, str]:
+        [status] = [status for status in self.registry.index() if status.name == name]
+        return status.state, status.reason
+
+    def leases(self) -> dict[str, int]:
+        return {model.name: model.leases for model in self.registry.all_served()}
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    await bench.registry.load_all()
+    yield bench
+    await bench.registry.close()
+
+
+AT_REST = {"chain": 0, "one": 1, "two": 1}
+"""The composed model leases its parts."""
+
+
+async def test_a_request_runs_on_every_part(bench: Bench) -> None:
+    output = await bench.run(1, 2, 3)
+    assert output.value == ([4, 8, 12], (1, 1))
+    assert (output.model, output.version) == ("chain", 1)
+    assert output.group == "first:main,second:main"
+    assert list(output.stages) == [
+        "queue", "infer", "first-queue", "first-infer", "second-queue", "second-infer",
+    ]  # fmt: skip
+    assert bench.leases() == AT_REST
+
+
+async def test_observers_see_the_jobs_of_each_part(bench: Bench) -> None:
+    """So that groups are compared on what real requests run."""
+    output = await bench.run(1, 2)
+    seen = [
+        (served.name, group, [job["x"].item() for job in jobs], [y["y"].item() for y in outputs])
+        for served, group, jobs, outputs in (
+            call.args for call in bench.listener.completed.call_args_list
+        )
+    ]
+    assert seen == [("one", "main", [1, 2], [2, 4]), ("two", "main", [2, 4], [4, 8])]
+    [[reported, results]] = [call.args for call in bench.stages.call_args_list]
+    assert reported is output
+    assert [result.model for result in results] == ["one", "one", "two", "two"]
+
+
+async def test_groups_are_chosen_by_part(bench: Bench) -> None:
+    output = await bench.run(1, group="second:spare")
+    assert output.group == "first:main,second:spare"
+    assert [group.started for group in bench.chain().parts["second"].groups()] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "group", ["spare", "third:main", "second:", "second:main,second:spare", "second:none"]
+)
+async def test_a_wrong_choice_of_groups_is_refused(bench: Bench, group: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"first, second|no such instance group"):
+        await bench.run(1, group=group)
+    assert bench.leases() == AT_REST
+
+
+async def test_it_takes_no_tensors(bench: Bench) -> None:
+    async def read(_: object) -> TensorRequest:
+        raise AssertionError("never read")
+
+    with pytest.raises(InvalidParameter, match="composed of one, two"):
+        await bench.dataplane.infer("chain", read)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            'pipeline = "chain"\n[parts]\nfirst = "one"\nsecond = "none"',
+            "model none, is not served",
+        ),
+        ('pipeline = "chain"\n[parts]\nfirst = "chain"\nsecond = "two"', "is not served"),
+        ('[parts]\nfirst = "one"', "needs a pipeline"),
+        (COMPOSED + "[dynamic_batching]\nmax_batch_size = 4", "dynamic_batching"),
+    ],
+)
+async def test_a_wrong_composition_is_not_served(tmp_path: Path, text: str, reason: str) -> None:
+    bench = Bench(tmp_path)
+    write_config(tmp_path / "chain", text)
+    await bench.registry.load_all()
+    try:
+        state, why = bench.state_of("chain")
+        assert state == "UNAVAILABLE"
+        assert reason in why
+        assert bench.registry.ready("one")
+    finally:
+        await bench.registry.close()
+
+
+async def test_the_sample_is_a_whole_request(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "chain" / "1" / "answer.json").write_text("5.0", "utf-8")
+    rewrite_manifest(tmp_path / "chain" / "1")
+    await bench.registry.load_all()
+    assert bench.state_of("chain") == ("UNAVAILABLE", "self-test: 4.0 instead of 5.0")
+    assert bench.leases() == {"one": 0, "two": 0}
+    await bench.registry.close()
+
+
+async def test_a_part_that_comes_later_completes_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "two").rename(tmp_path / "elsewhere")
+    await bench.registry.load_all()
+    assert bench.state_of("chain") == ("UNAVAILABLE", "its part second, model two, is not served")
+    (tmp_path / "elsewhere").rename(tmp_path / "two")
+    await bench.registry.load("two")
+    assert (await bench.run(1)).value == ([4], (1, 1))
+    await bench.registry.close()
+
+
+async def test_a_part_that_is_unloaded_takes_it_along(bench: Bench) -> None:
+    await bench.registry.unload("two")
+    assert bench.state_of("chain") == ("UNAVAILABLE", "its part second, model two, is not served")
+    with pytest.raises(ModelNotReady):
+        await bench.run(1)
+    await bench.registry.load("two")
+    assert (await bench.run(1)).value == ([4], (1, 1))
+    assert bench.leases() == AT_REST
+
+
+async def test_it_is_as_ready_as_its_parts(bench: Bench) -> None:
+    assert bench.registry.ready("chain")
+    two = bench.factory.of["two"]
+    two.refuse = BackendError("no")
+    two.opened[0].die()
+    await eventually(lambda: not bench.registry.ready("two"))
+    assert not bench.registry.ready("chain")
+
+
+async def test_a_request_keeps_its_set_of_parts_while_one_is_replaced(bench: Bench) -> None:
+    """The request before the swap ends on the old version, the next one runs on the new one."""
+    bench.between.closed = True
+    before = asyncio.create_task(bench.run(1))
+    await bench.between.waiting(1)
+    bench.between.closed = False  # for the self-test of the new set
+    write_double(bench.root, 2, name="two", queue=6)
+    loading = asyncio.create_task(bench.registry.load("two"))
+    await eventually(lambda: bench.chain().parts["second"].version == 2)
+    assert (await bench.run(1)).value == ([4], (1, 2))
+    assert not loading.done()  # the old set drains
+    bench.between.open()
+    assert (await before).value == ([4], (1, 1))
+    await loading
+    assert bench.leases() == AT_REST
+    assert [pipeline.closed for pipeline in bench.pipelines] == [True, False]
+    assert bench.factory.of["two"].opened[0].closed.is_set()
+
+
+async def test_a_part_that_breaks_it_is_not_swapped(bench: Bench) -> None:
+    """The new version passes its own self-test and not that of the whole request."""
+    bench.factory.of["two"].behaviour = lambda inputs: {"y": 3 * inputs["x"]}  # type: ignore[operator]
+    write_double(bench.root, 2, name="two", queue=6)
+    with pytest.raises(BackendError, match="which uses it, fails: self-test"):
+        await bench.registry.load("two")
+    bench.factory.of["two"].behaviour = doubled
+    assert (await bench.run(1)).value == ([4], (1, 1))
+    assert bench.registry.find("two", 2) is None
+    assert bench.leases() == AT_REST
+
+
+async def test_a_new_choice_of_group_is_adopted_by_it(bench: Bench) -> None:
+    [one, _] = bench.registry.served()
+    choice = replace(one.choice, group="spare")
+    assert await bench.registry.adopt(one, choice)
+    assert (await bench.run(1)).group == "first:spare,second:main"
+    assert bench.leases() == AT_REST
+
+
+async def test_later_parts_are_never_refused_for_room(bench: Bench) -> None:
+    """Six requests wait between the parts, with 24 jobs for a queue of six."""
+    bench.between.closed, bench.between.factor = True, 4
+    requests = [asyncio.create_task(bench.run(1)) for _ in range(6)]
+    await bench.between.waiting(6)
+    bench.between.open()
+    assert [(await request).value[0] for request in requests] == [[4] * 4] * 6
+
+
+async def test_requests_have_as_many_places_as_the_first_part(bench: Bench) -> None:
+    """Also while they wait for later parts. A caller without a request finds a place."""
+    bench.between.closed = True
+    places = 6 + 1
+    requests = [asyncio.create_task(bench.run(1)) for _ in range(places)]
+    await bench.between.waiting(places)
+    with pytest.raises(Overloaded, match=f"{places} requests wait, limit {places}"):
+        await bench.run(1)
+    with calling("another"):
+        requests.append(asyncio.create_task(bench.run(1)))
+    await bench.between.waiting(places + 1)
+    bench.between.open()
+    await asyncio.gather(*requests)
+    assert bench.leases() == AT_REST
+
+
+async def test_a_request_that_would_be_late_is_refused_before_any_work(tmp_path: Path) -> None:
+    """The work of the second part counts, as the sample took it, for the requests ahead, too."""
+    bench = Bench(tmp_path)
+    bench.factory.of["two"].seconds = 1.0
+    await bench.registry.load_all()
+    bench.between.closed = True
+    ahead = [asyncio.create_task(bench.run(1)) for _ in range(3)]
+    await bench.between.waiting(3)
+    runs = len(bench.listener.completed.call_args_list)
+    with pytest.raises(Overloaded, match="the queue needs about") as refused:
+        await bench.run(1, timeout=3)
+    assert 3.9 < float(refused.value.received or 0) < 5
+    bench.between.open()
+    await asyncio.gather(*ahead)
+    assert len(bench.listener.completed.call_args_list) == runs + 6
+    await bench.registry.close()
+
+
+async def test_a_late_request_is_dropped_whole(bench: Bench) -> None:
+    bench.between.closed = True
+    with pytest.raises(DeadlineExceeded):
+        await bench.run(1, timeout=0.05)
+    assert bench.leases() == AT_REST
+
+
+@pytest.mark.parametrize(
+    "steps", [300, pytest.param(10_000, marks=pytest.mark.nightly)], ids=["short", "long"]
+)
+async def test_nothing_is_lost_and_no_versions_are_mixed(bench: Bench, steps: int) -> None:
+    """Requests that leave, processes that end and parts that are replaced, at random."""
+    await disturb(bench, random.Random(steps), steps=steps)
+
+
+async def disturb(bench: Bench, rng: random.Random, *, steps: int) -> None:
+    lost: list[BaseException] = []
+    expected: set[tuple[int, int]] = set()
+    versions = {"one": 1, "two": 1}
+
+    def crash(inputs: Tensors) -> Tensors:
+        if rng.random() < 0.005:
+            raise Crash("killed")
+        return doubled(inputs)
+
+    for name in versions:
+        bench.factory.of[name].behaviour = crash
+
+    async def request() -> None:
+        numbers = [float(n) for n in range(rng.randint(1, 9))]
+        task = asyncio.create_task(bench.run(*numbers))
+        if rng.random() < 0.2:
+            for _ in range(rng.randint(0, 30)):
+                await asyncio.sleep(0)
+            task.cancel()
+        try:
+            values, used = (await task).value
+        except asyncio.CancelledError:
+            return
+        except (WorkerCrashed, Overloaded):
+            return  # of the process that ended; or refused before any work
+        except PaddlepoolError as error:
+            lost.append(error)
+            return
+        assert values == [4 * number for number in numbers]
+        expected.add(used)
+
+    async def reload(name: str) -> None:
+        versions[name] += 1
+        write_double(bench.root, versions[name], name=name, queue=6)
+        with suppress(BackendError):  # its test, or that of the whole request, met a crash
+            await bench.registry.load(name)
+
+    pending: set[asyncio.Task[None]] = set()
+    for step in range(steps):
+        disturbing = step % 50 == 49
+        coroutine = reload(rng.choice(("one", "two"))) if disturbing else request()
+        pending.add(asyncio.create_task(coroutine))
+        while len(pending) > rng.randint(1, 12):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.gather(*pending)
+    assert lost == []
+    assert bench.leases() == AT_REST
+    for model in bench.registry.served():
+        assert [(group.queue_depth, group.inflight) for group in model.groups()] == [(0, 0)] * 2
+    bench.factory.of["one"].behaviour = bench.factory.of["two"].behaviour = doubled
+    served = tuple(model.version for model in bench.registry.served())
+    assert (await bench.run(1)).value[1] == served
+    sets = sorted(expected | {served})  # one follows another, so none mixes an old with a new one
+    assert len(sets) > 2
+    for before, after in pairwise(sets):
+        assert before[0] <= after[0]
+        assert before[1] <= after[1]
