@@ -1,0 +1,60 @@
+"""Results of models that return classes: labels, and texts. Uses NumPy alone."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+BLANK = 0
+"""The class between two characters."""
+
+
+class Label(NamedTuple):
+    """A class by number and label, with the model's score."""
+
+    class_id: int
+    label: str
+    score: float
+
+
+class Text(NamedTuple):
+    """A line of text and the mean score of its characters."""
+
+    text: str
+    score: float
+
+
+def top_labels(
+    scores: NDArray[Any], *, topk: int, label_list: Sequence[str] | None = None
+) -> list[list[Label]]:
+    """Return the `topk` best classes of each picture, the best first: PaddleX's `Topk`.
+
+    `scores` is (pictures, classes). A class without a label has its number as label. The score is
+    the model's own number, which PaddleX rounds to five decimals.
+    """
+    labels = dict(enumerate(label_list or ()))
+    order = scores.argsort(axis=1)[:, -topk:][:, ::-1]
+    return [
+        [Label(int(i), labels.get(int(i), str(i)), float(row[i])) for i in best]
+        for row, best in zip(scores, order, strict=True)
+    ]
+
+
+def characters_of(character_dict: Sequence[str]) -> list[str]:
+    """Return the character of each class: the blank, those of the file, and a space."""
+    return ["", *character_dict, " "]
+
+
+def text_from_classes(scores: NDArray[Any], characters: Sequence[str]) -> list[Text]:
+    """Return the text of each line: PaddleX's `CTCLabelDecode`.
+
+    `scores` is (lines, steps, classes), `characters` that of `characters_of`. Repeats are merged,
+    then blanks dropped. The score is the mean of those left; a text without characters has 0.
+    """
+    texts = []
+    for classes, highest in zip(scores.argmax(axis=2), scores.max(axis=2), strict=True):
+        kept = classes != BLANK
+        kept[1:] &= classes[1:] != classes[:-1]
+        text = "".join(characters[i] for i in classes[kept])
+        texts.append(Text(text, float(highest[kept].mean()) if kept.any() else 0.0))
+    return texts

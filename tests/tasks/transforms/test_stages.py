@@ -1,0 +1,63 @@
+"""The chain of operations on one picture, and what becomes of odd pictures."""
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from paddlepool.contracts.errors import ImageUnreadable, ResolutionTooHigh
+from paddlepool.tasks.codecs.encode import encode
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.transforms.config import read_inference_config
+from paddlepool.tasks.transforms.stages import opaque, open_picture, prepare, warm_up
+from tests.tasks.transforms.test_config import CLASSIFIER, DETECTOR, RECOGNISER
+
+LIMITS = asdict(PictureLimits())
+
+
+def test_a_picture_becomes_a_tensor_with_the_size_of_the_picture() -> None:
+    red = np.full((90, 120, 3), (255, 0, 0), np.uint8)
+    meta = {"limits": LIMITS, "operations": read_inference_config(DETECTOR).as_meta()}
+    reply, arrays = open_picture(meta, {"body": encode(red, format="png")}, ())
+    assert (reply["size"], reply["pixels"]) == ([90, 120], 10800)
+    assert arrays["input"].shape == (1, 3, 96, 128)
+    assert arrays["input"].dtype == np.float32
+    # The model gets BGR, so that red is the last channel.
+    expected = (np.array([0, 0, 1]) - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
+    assert np.abs(arrays["input"][0, :, 50, 50] - expected).max() < 1e-5
+
+
+def test_transparency_is_placed_on_the_ground() -> None:
+    pixels = np.zeros((2, 3, 4), np.uint8)
+    pixels[0, :, 3] = (255, 128, 0)
+    assert opaque(pixels)[0, :, 0].tolist() == [0, 127, 255]
+    assert opaque(pixels, ground=0).max() == 0
+    plain = np.zeros((2, 3, 3), np.uint8)
+    assert opaque(plain) is plain
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "shape"), [(48, 100, 320), (48, 400, 400), (10, 3000, 3200), (1, 1, 320)]
+)
+def test_a_line_has_a_least_and_a_largest_width(height: int, width: int, shape: int) -> None:
+    line = np.full((height, width, 3), 255, np.uint8)
+    tensor = prepare(line, read_inference_config(RECOGNISER).as_meta()).tensor
+    assert tensor.shape == (1, 3, 48, shape)
+    assert tensor[0, 0, 0, 0] == 1.0
+
+
+def test_a_picture_that_is_too_small_for_the_crop_is_refused() -> None:
+    [_, crop, *_] = read_inference_config(CLASSIFIER).as_meta()
+    with pytest.raises(ImageUnreadable, match="at least 224 x 224 pixels; the picture has 300 x 9"):
+        prepare(np.zeros((9, 300, 3), np.uint8), [crop])
+
+
+def test_a_picture_that_becomes_too_large_is_refused() -> None:
+    """A strip of one pixel would be enlarged by 256 in both directions."""
+    operations = read_inference_config(CLASSIFIER).as_meta()
+    with pytest.raises(ResolutionTooHigh, match="the limit is 16,000,000"):
+        prepare(np.zeros((1, 1000, 3), np.uint8), operations)
+
+
+def test_the_warm_up_runs() -> None:
+    assert warm_up({}, {}, ()) == ({}, {})
