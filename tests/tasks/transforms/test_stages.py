@@ -1,13 +1,19 @@
 """The chain of operations on one picture, and what becomes of odd pictures."""
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import ImageUnreadable, ResolutionTooHigh
+from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.encode import encode
 from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.pool import CodecPool
+from paddlepool.tasks.transforms.boxes import boxes_from_map
 from paddlepool.tasks.transforms.config import read_inference_config
 from paddlepool.tasks.transforms.stages import opaque, open_picture, prepare, warm_up
 from tests.tasks.transforms.test_config import CLASSIFIER, DETECTOR, RECOGNISER
@@ -61,3 +67,33 @@ def test_a_picture_that_becomes_too_large_is_refused() -> None:
 
 def test_the_warm_up_runs() -> None:
     assert warm_up({}, {}, ()) == ({}, {})
+
+
+def boxes(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Any:
+    """A stage of a task that finds text."""
+    probabilities = np.asarray(arrays["map"], np.float32)
+    corners, scores = boxes_from_map(probabilities, **meta)
+    return {"scores": scores}, {"corners": corners}
+
+
+async def test_the_operations_run_in_a_confined_process() -> None:
+    stages = "paddlepool.tasks.transforms.stages"
+    pool = CodecPool(count=1, warm_ups=(f"{stages}:warm_up",))
+    pool.start()
+    try:
+        meta = {"limits": LIMITS, "operations": read_inference_config(CLASSIFIER).as_meta()}
+        body = encode(np.zeros((300, 400, 3), np.uint8), format="jpg")
+        arrays = {"body": np.asarray(body)}
+        deadline = time.monotonic() + 60
+        opened = await pool.submit(f"{stages}:open_picture", meta, arrays, deadline=deadline)
+        assert opened.meta["size"] == [300, 400]
+        assert opened.arrays["input"].shape == (1, 3, 224, 224)
+        page = np.zeros((64, 64), np.float32)
+        page[20:40, 10:50] = 0.9
+        config = read_inference_config(DETECTOR)
+        how = {"height": 128, "width": 64, **config.postprocess.model_dump()}
+        found = await pool.submit(f"{__name__}:boxes", how, {"map": page}, deadline=deadline)
+        assert found.arrays["corners"].shape == (1, 4, 2)
+        assert found.meta["scores"] == [pytest.approx(0.9)]
+    finally:
+        await pool.close()

@@ -1,0 +1,120 @@
+"""Quadrangles around text, from the map of probabilities of a detector: PaddleX's `DBPostProcess`.
+
+The method is Differentiable Binarization (https://arxiv.org/abs/1911.08947); the roundings are
+those of PaddleX 3.7.2 (`paddlex/inference/models/text_detection/processors.py`).
+"""
+
+import math
+from typing import Any
+
+import cv2
+import numpy as np
+import pyclipper
+from numpy.typing import NDArray
+
+from paddlepool.tasks.codecs.picture import Floats
+
+Corners = NDArray[np.int32]
+"""Boxes x 4 corners x 2 (x, y) in pixels of the picture: clockwise from the top left."""
+
+LEAST_SIDE = 3
+"""A rectangle of the map with a shorter side, in pixels of the map, is dropped."""
+LEAST_UNCLIPPED_SIDE = 5
+LINE_GAP = 10
+"""Boxes whose top left corners differ by fewer pixels in height lie on one line."""
+
+
+def boxes_from_map(
+    probabilities: Floats,
+    *,
+    height: int,
+    width: int,
+    thresh: float,
+    box_thresh: float,
+    unclip_ratio: float,
+    max_candidates: int,
+    **_: Any,
+) -> tuple[Corners, list[float]]:
+    """Return the boxes in a picture of `height` x `width` and their scores, from 0 to 1.
+
+    `probabilities` (h, w) is the detector's output for the picture. Contours of what is above
+    `thresh` become rectangles; one whose mean probability is below `box_thresh` is dropped. The
+    others grow by area * `unclip_ratio` / perimeter on each side. Corners lie from 0 to `width` and
+    `height`, both inclusive. The order is that of the contours; `reading_order` sorts.
+    """
+    tall, wide = probabilities.shape
+    binary = (probabilities > thresh).astype(np.uint8)
+    contours, _hierarchy = cv2.findContours(binary, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    scale = np.array((width / wide, height / tall))
+    boxes: list[NDArray[Any]] = []
+    scores: list[float] = []
+    for contour in contours[:max_candidates]:
+        corners, side = smallest_rectangle(contour)
+        if side < LEAST_SIDE:
+            continue
+        score = _mean_inside(probabilities, corners)
+        if score < box_thresh:
+            continue
+        if (grown := _unclipped(corners, unclip_ratio)) is None:
+            continue
+        corners, side = smallest_rectangle(grown)
+        if side < LEAST_UNCLIPPED_SIDE:
+            continue
+        boxes.append(np.clip(np.rint(corners * scale), 0, (width, height)))
+        scores.append(score)
+    return np.array(boxes, np.int32).reshape(-1, 4, 2), scores
+
+
+def smallest_rectangle(points: NDArray[Any]) -> tuple[Floats, float]:
+    """Return the corners (4, 2) of the smallest rectangle around the points, and its shorter side.
+
+    The corners go clockwise from the top left.
+    """
+    rectangle = cv2.minAreaRect(points)
+    corners = sorted(cv2.boxPoints(rectangle), key=lambda corner: corner[0])
+    (top_left, bottom_left), (top_right, bottom_right) = (
+        (a, b) if b[1] > a[1] else (b, a) for a, b in (corners[:2], corners[2:])
+    )
+    return np.array((top_left, top_right, bottom_right, bottom_left)), min(rectangle[1])
+
+
+def reading_order(boxes: Corners) -> list[int]:
+    """Return the places of the boxes, line by line and from left to right, as PaddleX sorts them.
+
+    They are sorted by the height of the first corner. Then a box moves before its neighbour for as
+    long as that lies on the same line and farther right.
+    """
+    order = sorted(range(len(boxes)), key=lambda i: (boxes[i][0][1], boxes[i][0][0]))
+    for end in range(1, len(order)):
+        for place in range(end, 0, -1):
+            before, box = (boxes[i][0] for i in order[place - 1 : place + 1])
+            if abs(box[1] - before[1]) >= LINE_GAP or box[0] >= before[0]:
+                break
+            order[place - 1 : place + 1] = order[place], order[place - 1]
+    return order
+
+
+def _mean_inside(probabilities: Floats, corners: Floats) -> float:
+    height, width = probabilities.shape
+    xs, ys = corners[:, 0], corners[:, 1]
+    left, right = (_within(value, width) for value in (math.floor(xs.min()), math.ceil(xs.max())))
+    top, bottom = (_within(value, height) for value in (math.floor(ys.min()), math.ceil(ys.max())))
+    mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
+    inside = corners - np.array((left, top), np.float32)
+    cv2.fillPoly(mask, [inside.astype(np.int32)], 1)
+    return float(cv2.mean(probabilities[top : bottom + 1, left : right + 1], mask)[0])
+
+
+def _within(value: int, size: int) -> int:
+    return max(0, min(value, size - 1))
+
+
+def _unclipped(corners: Floats, ratio: float) -> NDArray[Any] | None:
+    """Return the points (n, 1, 2) of the grown rectangle with round corners."""
+    distance = cv2.contourArea(corners) * ratio / cv2.arcLength(corners, True)
+    offset = pyclipper.PyclipperOffset()
+    # Whole numbers, cut off: pyclipper computes with integers.
+    path = corners.astype(np.int64).tolist()
+    offset.AddPath(path, pyclipper.JT_ROUND, pyclipper.ET_CLOSEDPOLYGON)
+    grown = offset.Execute(distance)
+    return np.array(grown[0]).reshape(-1, 1, 2) if grown else None

@@ -1,0 +1,36 @@
+"""The label of each pixel, from the output of a semantic segmentation model."""
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from paddlepool.contracts.errors import ModelOutputInvalid
+
+MOST_CLASSES = 1 << 16
+
+
+def label_map(output: NDArray[Any], *, height: int, width: int) -> NDArray[Any]:
+    """Return the label of each pixel of the picture, (height, width) uint8 or uint16.
+
+    `output` is that of one picture: labels (1, h, w) or (1, 1, h, w) as whole numbers, or a score
+    for each class (1, classes, h, w). The nearest value is taken, as PaddleX does. Raises
+    ModelOutputInvalid for another output, and for labels below 0 or above 65,535.
+    """
+    labels = output[0]
+    if labels.ndim == 3:
+        whole = np.issubdtype(labels.dtype, np.integer) and len(labels) == 1
+        labels = labels[0] if whole else labels.argmax(axis=0)
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
+        raise ModelOutputInvalid(
+            f"the output {output.dtype}{output.shape} has neither labels (1, height, width) nor "
+            "scores (1, classes, height, width)"
+        )
+    lowest, highest = int(labels.min()), int(labels.max())
+    if lowest < 0 or highest >= MOST_CLASSES:
+        raise ModelOutputInvalid(
+            f"labels go from {lowest} to {highest}; the limit is 0 to {MOST_CLASSES - 1}"
+        )
+    small = labels.astype(np.uint8 if highest < 256 else np.uint16)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_NEAREST)
