@@ -176,6 +176,7 @@ def test_a_model_of_paddleseg() -> None:
         (changed(CLASSIFIER, "PreProcess.transform_ops.3", {"KeepKeys": 1}), "last operation"),
         (changed(CLASSIFIER, "PostProcess", {}), "0 operations instead of one"),
         (changed(CLASSIFIER, "PostProcess", {"Sigmoid": {}}), "supported are Topk, DBPostProcess"),
+        (changed(CLASSIFIER, "PostProcess.Topk.label_list", [["a"]]), "label_list.0"),
         (changed(DETECTOR, "PostProcess.box_type", "poly"), "DBPostProcess.box_type"),
         (changed(RECOGNISER, "PostProcess.character_dict", [1]), "character_dict.0"),
         (changed(SEGMENTER, "Deploy.transforms", ["Resize"]), "Deploy.transforms is not a list"),

@@ -44,6 +44,10 @@ def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
+def _text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) else value
+
+
 def _fraction(value: object) -> object:
     """Return the number of "1./255.", which is how PaddleOCR writes its scale."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*/\s*([\d.]+)\s*", value)):
@@ -210,7 +214,7 @@ class TopK(Parameters):
     """`Topk`: the number of labels in an answer, and the label of each class."""
 
     topk: Annotated[int, Field(ge=1)] = 5
-    label_list: tuple[Annotated[str, BeforeValidator(str)], ...] | None = None
+    label_list: tuple[Annotated[str, BeforeValidator(_text)], ...] | None = None
 
 
 class BoxesFromMap(Parameters):

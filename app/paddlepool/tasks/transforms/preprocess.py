@@ -50,7 +50,7 @@ _PIL = {
 
 def decode_image(picture: Values, *, img_mode: Literal["BGR", "RGB"], **_: Any) -> Values:
     """Return the picture, which is RGB, in the order of channels `img_mode`."""
-    return picture if img_mode == "RGB" else np.ascontiguousarray(picture[..., ::-1])
+    return picture if img_mode == "RGB" else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
 
 
 def read_image(picture: Values, *, format: Literal["BGR", "RGB"]) -> Values:
