@@ -203,7 +203,9 @@ def generated_output(kind: str, name: str, tensor: Array) -> Array:
         labels = np.repeat(np.repeat((small * 19).astype(np.int32), 16, axis=0), 16, axis=1)
         return labels[None, :height, :width]
     smooth: Array = np.clip(cv2.resize(small, (width, height)) * 2.2 - 0.7, 0, 1)
-    return smooth[None, None]
+    columns = np.arange(width)
+    slanted: Array = smooth[(np.arange(height)[:, None] + columns // 7) % height, columns]
+    return slanted[None, None]
 
 
 def generated_cases() -> dict[str, Case]:

@@ -12,7 +12,7 @@ import numpy as np
 import pyclipper
 from numpy.typing import NDArray
 
-from paddlepool.tasks.codecs.picture import Floats
+from paddlepool.tasks.codecs.picture import Floats, Pixels
 
 Corners = NDArray[np.int32]
 """Boxes x 4 corners x 2 (x, y) in pixels of the picture: clockwise from the top left."""
@@ -20,6 +20,8 @@ Corners = NDArray[np.int32]
 LEAST_SIDE = 3
 """A rectangle of the map with a shorter side, in pixels of the map, is dropped."""
 LEAST_UNCLIPPED_SIDE = 5
+FIXED_POINT = 1 << 16
+"""OpenCV's unit of a coordinate between pixels."""
 LINE_GAP = 10
 """Boxes whose top left corners differ by fewer pixels in height lie on one line."""
 
@@ -99,10 +101,37 @@ def _mean_inside(probabilities: Floats, corners: Floats) -> float:
     xs, ys = corners[:, 0], corners[:, 1]
     left, right = (_within(value, width) for value in (math.floor(xs.min()), math.ceil(xs.max())))
     top, bottom = (_within(value, height) for value in (math.floor(ys.min()), math.ceil(ys.max())))
-    mask = np.zeros((bottom - top + 1, right - left + 1), np.uint8)
-    inside = corners - np.array((left, top), np.float32)
-    cv2.fillPoly(mask, [inside.astype(np.int32)], 1)
+    inside = (corners - np.array((left, top), np.float32)).astype(np.int32)
+    mask = _filled(inside, bottom - top + 1, right - left + 1)
     return float(cv2.mean(probabilities[top : bottom + 1, left : right + 1], mask)[0])
+
+
+def _filled(corners: Corners, height: int, width: int) -> Pixels:
+    """Return a mask of `height` x `width` that is 1 in the convex polygon.
+
+    It is that of fillPoly() of OpenCV 4.10, which PaddleX uses. OpenCV 5 rounds the ends of a row
+    inwards, which changes scores by up to 0.01.
+    """
+    mask = np.zeros((height, width), np.uint8)
+    cv2.polylines(mask, [corners], isClosed=True, color=1)
+    starts, ends = np.full(height, width), np.full(height, -1)
+    for a, b in zip(corners.tolist(), np.roll(corners, -1, axis=0).tolist(), strict=True):
+        rows = np.arange(max(min(a[1], b[1]), 0), min(max(a[1], b[1]), height))
+        if not len(rows):
+            continue
+        edge, rounding = [a, b], FIXED_POINT // 2
+        if not all(0 <= x < width and 0 <= y < height for x, y in edge):
+            # An edge that leaves the mask is the line between its clipped ends, without rounding.
+            rounding = 0
+            _, *clipped = cv2.clipLine((0, 0, width, height), a, b)
+            edge = clipped if clipped[0][1] != clipped[1][1] else edge
+        top, bottom = edge if a[1] < b[1] else edge[::-1]
+        slope = int((bottom[0] - top[0]) * FIXED_POINT / (bottom[1] - top[1]))
+        places = (top[0] * FIXED_POINT + rounding + (rows - top[1]) * slope) // FIXED_POINT
+        starts[rows] = np.minimum(starts[rows], places)
+        ends[rows] = np.maximum(ends[rows], places)
+    columns = np.arange(width)
+    return mask | ((columns >= starts[:, None]) & (columns <= ends[:, None]))
 
 
 def _within(value: int, size: int) -> int:
