@@ -47,7 +47,7 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
             environment.setenv(name, value)
         kind = settings_class(load_tasks(pipelines).values())
         settings = kind(model_repository=repository)
-    app = create_app(settings, pipelines=pipelines)
+    app = create_app(settings, tasks=load_tasks(pipelines))
     with TestClient(app, base_url="http://localhost") as client:
 
         def loaded() -> bool:

@@ -123,7 +123,7 @@ InferReply id model_name model_version outputs parameters
 InferReplyParameters ignored_parameters
 InferReplyTensor data datatype name parameters shape
 InferReplyTensorParameters binary_data_size content_type
-Info confinement default_models limits models name processor ready thread_budget version
+Info confinement default_models limits models name processor ready tasks thread_budget version
 LabelScore label label_zh score
 ModelInfo choice files name predictors reason sha256 state task version weights
 ModelMetadata inputs name outputs platform versions
@@ -227,8 +227,8 @@ on_demand_memory_bytes picture_formats picture_memory_bytes png_max_pixels port 
 predictor_memory_bytes prove_groups quota_concurrent_requests quota_pixels_per_minute
 quota_requests_per_minute quota_texts_per_minute receive_timeout_seconds replica
 repository_poll_seconds segment_max_bytes send_stall_seconds sentiment_max_bytes shadow_fraction
-shadow_groups shadow_max_predictors start_group_keys state_file text_max_characters text_max_inputs
-text_threads timeout_default_ms timeout_max_ms tracing trusted_proxies
+shadow_groups shadow_max_predictors start_group_keys state_file tasks text_max_characters
+text_max_inputs text_threads timeout_default_ms timeout_max_ms tracing trusted_proxies
 """
 CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"

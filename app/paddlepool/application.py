@@ -13,6 +13,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from paddlepool import __version__
 from paddlepool.compat import hugging_face, paddlex, rembg, removebg, tei
 from paddlepool.compat.api import CompatibleApi
+from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.resources import memory_limit
 from paddlepool.service.api import compare, info, pages
 from paddlepool.service.api.errors import (
@@ -35,7 +36,8 @@ from paddlepool.service.api.routes import RouteTable
 from paddlepool.service.api.services import Services
 from paddlepool.service.api.v2 import infer, models
 from paddlepool.service.api.v2.tensors import BINARY_HEADER
-from paddlepool.settings.server import Settings
+from paddlepool.settings.server import API_NAMES, PREFIX, PluginSettings, Settings
+from paddlepool.tasks.plugins import OWN, declarations, load
 from paddlepool.tasks.task import Task
 
 DESCRIPTION = (
@@ -68,6 +70,8 @@ COMPATIBLE_APIS: tuple[CompatibleApi, ...] = (
     hugging_face.PICTURES,
     paddlex.API,
 )
+
+COMPATIBLE_APIS_VARIABLE = f"{PREFIX}COMPATIBLE_APIS"
 
 BODY_SHARE = 4
 """By default, all request bodies use at most 1 / BODY_SHARE of the memory; so do unread replies."""
@@ -163,9 +167,36 @@ def build_application(
     return app
 
 
-def enabled_apis(names: Container[str], tasks: Container[str]) -> tuple[CompatibleApi, ...]:
-    """Return the compatible APIs with these names whose task is served."""
-    return tuple(api for api in COMPATIBLE_APIS if api.name in names and api.task in tasks)
+def enabled_apis(settings: PluginSettings, tasks: Container[str]) -> tuple[CompatibleApi, ...]:
+    """Return the enabled compatible APIs: the server's own, then those of other packages.
+
+    If PADDLEPOOL_COMPATIBLE_APIS is unset, all are enabled. Raises ConfigError if it names one that
+    does not exist, if two have the same name, or if one cannot be loaded or has no task.
+    """
+    words = [word.partition("=") for word in settings.compatible_apis]
+    declared = declarations(
+        "paddlepool.compatible_apis",
+        own=dict.fromkeys(API_NAMES, ""),
+        configured={name: module for name, _, module in words if module},
+        variable=COMPATIBLE_APIS_VARIABLE,
+    )
+    names = [declaration.name for declaration in declared]
+    enabled = [name for name, _, _ in words]
+    if "compatible_apis" not in settings.model_fields_set:
+        enabled = names
+    if unknown := [name for name in enabled if name not in names]:
+        raise ConfigError(
+            f"{COMPATIBLE_APIS_VARIABLE}: expected {', '.join(names)}, received {unknown[0]!r}"
+        )
+    apis = [api for api in COMPATIBLE_APIS if api.name in enabled and api.task in tasks]
+    for declaration in declared:
+        if declaration.name in enabled and declaration.origin != OWN:
+            apis.append(api := load(declaration, "API", CompatibleApi))
+            if api.task not in tasks:
+                raise ConfigError(
+                    f"{declaration.name!r} of {declaration.origin}: there is no task {api.task!r}"
+                )
+    return tuple(apis)
 
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:

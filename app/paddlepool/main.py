@@ -36,10 +36,10 @@ from paddlepool.service.api.info import read_gauges
 from paddlepool.service.api.services import Lifecycle, Services
 from paddlepool.service.server.system import watch_loop
 from paddlepool.settings.server import Settings
-from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.codecs.limits import PictureLimits, formats_named
 from paddlepool.tasks.codecs.picture import PictureStore
 from paddlepool.tasks.codecs.pool import CodecPool, Codecs
+from paddlepool.tasks.plugins import OWN
 from paddlepool.tasks.task import (
     Task,
     Workers,
@@ -60,22 +60,27 @@ def create_app(
     *,
     lifecycle: Lifecycle | None = None,
     registry: ModelRegistry | None = None,
-    pipelines: Mapping[str, str] = PIPELINES,
+    tasks: Mapping[str, Task] | None = None,
 ) -> FastAPI:
     """Build the application. Its lifespan starts to load models, and the socket opens meanwhile.
 
-    `pipelines` names the module of each task. `settings` include the settings that these tasks
-    declare (paddlepool.tasks.task.settings_class).
+    `tasks` are the tasks by name; None means those of load_tasks(). `settings` include the settings
+    that they declare (paddlepool.tasks.task.settings_class).
 
     Raises ConfigError if the model repository or the key file cannot be read, the key file has no
-    key, the settings name a task or a picture format that does not exist, the settings enable gRPC
-    or tracing and the extra is not installed, or tracing is on and an OTEL_* variable is wrong.
+    key, the settings name a task or a picture format that does not exist, a task or a compatible
+    API cannot be loaded, the settings enable gRPC or tracing and the extra is not installed, or
+    tracing is on and an OTEL_* variable is wrong.
     """
     if settings.grpc_port is not None:
         with extra("grpc", setting="PADDLEPOOL_GRPC_PORT"):
             importlib.import_module("paddlepool.service.grpc.server")
     keys = settings.keys()  # first: a wrong key file must stop the start before any process exists
-    tasks = load_tasks(pipelines)
+    tasks = load_tasks() if tasks is None else tasks
+    for name, task in tasks.items():
+        if task.origin != OWN:
+            log.info("%s is a task", name, extra={"of": task.origin})
+    compatible_apis = enabled_apis(settings, tasks)
     repository = ModelRepository(settings.model_repository)
     configs = read_configs(repository)
     default_models = find_default_models(configs, tasks, chosen=settings.default_models)
@@ -125,6 +130,7 @@ def create_app(
         task_tensors={
             name: task.tensors(settings) for name, task in tasks.items() if task.tensors is not None
         },
+        task_origins={name: task.origin for name, task in tasks.items()},
         tracing=tracing,
         operations=operations,
         confinement=lambda: {
@@ -137,7 +143,7 @@ def create_app(
         services,
         keys=keys,
         tasks=tasks.values(),
-        compatible_apis=enabled_apis(settings.compatible_apis, tasks),
+        compatible_apis=compatible_apis,
         lifespan=partial(_lifespan, parts=parts),
     )
 

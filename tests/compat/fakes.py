@@ -97,7 +97,7 @@ class FakeServer:
                 keys=services.settings.keys(),
                 tasks=tasks.values(),
                 lifespan=no_lifespan,
-                compatible_apis=enabled_apis(services.settings.compatible_apis, tasks),
+                compatible_apis=enabled_apis(services.settings, tasks),
             )
         )
 

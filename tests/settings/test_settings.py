@@ -7,7 +7,14 @@ import pytest
 from pydantic import ValidationError
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.settings.server import API_NAMES, PREFIX, Settings, explain, unknown_variables
+from paddlepool.settings.server import (
+    API_NAMES,
+    PREFIX,
+    Settings,
+    explain,
+    read_plugin_settings,
+    unknown_variables,
+)
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import load_tasks, settings_class
 
@@ -66,7 +73,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_compatible_apis_are_named_or_all_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left out: all. Empty: none. A name that there is not ends the start."""
+    """Left out: all. Empty: none."""
     assert Settings().compatible_apis == API_NAMES
     monkeypatch.setenv("PADDLEPOOL_DOORS", "tei, rembg")
     assert Settings().compatible_apis == ("tei", "rembg")
@@ -75,10 +82,18 @@ def test_compatible_apis_are_named_or_all_off(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("PADDLEPOOL_COMPATIBLE_APIS")
     monkeypatch.setenv("PADDLEPOOL_DOORS", "")
     assert Settings().compatible_apis == ()
-    monkeypatch.delenv("PADDLEPOOL_DOORS")
-    assert refused(compatible_apis="window").startswith("PADDLEPOOL_COMPATIBLE_APIS: ")
-    monkeypatch.setenv("PADDLEPOOL_DOORS", "window")
+    monkeypatch.setenv("PADDLEPOOL_DOORS", " , ")
     assert refused().startswith("PADDLEPOOL_DOORS: ")
+
+
+def test_the_settings_of_other_packages_are_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the other settings, whose errors an option of the command line may correct."""
+    monkeypatch.setenv("PADDLEPOOL_PORT", "x")
+    monkeypatch.setenv("PADDLEPOOL_TASKS", "tagger=my_package.task, other = b:TASK")
+    assert read_plugin_settings().tasks == {"tagger": "my_package.task", "other": "b:TASK"}
+    monkeypatch.setenv("PADDLEPOOL_TASKS", "my_package.task")
+    with pytest.raises(ConfigError, match="PADDLEPOOL_TASKS: expected NAME=VALUE pairs"):
+        read_plugin_settings()
 
 
 def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
@@ -113,7 +128,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, word
         ({"log_level": "loud"}, ("PADDLEPOOL_LOG_LEVEL", "'debug'", "loud")),
         ({"cors_origins": "*"}, ("PADDLEPOOL_CORS_ORIGINS", "wildcard")),
         ({"cors_origins": "https://a.example/x"}, ("PADDLEPOOL_CORS_ORIGINS", "scheme")),
-        ({"default_models": "u2netp"}, ("PADDLEPOOL_DEFAULT_MODELS", "TASK=MODEL")),
+        ({"default_models": "u2netp"}, ("PADDLEPOOL_DEFAULT_MODELS", "NAME=VALUE")),
         ({"api_keys": " , "}, ("PADDLEPOOL_API_KEYS", "words separated by commas")),
         ({"timeout_max_ms": 5}, ("PADDLEPOOL_TIMEOUT_MAX_MS", "timeout_default_ms", "10000")),
         ({"no_such": 1}, ("PADDLEPOOL_NO_SUCH",)),

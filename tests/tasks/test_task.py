@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from pydantic import BaseModel
 
+from paddlepool.contracts.errors import ConfigError
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import load_tasks, settings_class
 from tests.ran import ran
@@ -18,9 +19,9 @@ class Twice(BaseModel):
 
 
 def test_a_setting_is_declared_once() -> None:
-    with pytest.raises(ValueError, match="Twice and Settings both declare port"):
+    with pytest.raises(ConfigError, match="Twice and Settings both declare port"):
         settings_class([replace(TASK, settings=Twice)])
-    with pytest.raises(ValueError, match="both declare segment_max_bytes"):
+    with pytest.raises(ConfigError, match="both declare segment_max_bytes"):
         settings_class([TASK, TASK])
 
 

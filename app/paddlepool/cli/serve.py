@@ -84,7 +84,8 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     use_one_heap()
     names = ("host", "port", "model_repository", "log_level")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    all_settings = settings_class(load_tasks().values())
+    tasks = load_tasks()
+    all_settings = settings_class(tasks.values())
     if passed := server.passed_listener():
         options |= zip(("host", "port"), passed.getsockname(), strict=False)
     try:
@@ -119,7 +120,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     ports = 1 if settings.grpc_port is None else 2
     server.require_descriptors(settings.max_connections, ports=ports)
     server.require_room_for_children()
-    app = create_app(settings, lifecycle=lifecycle)
+    app = create_app(settings, lifecycle=lifecycle, tasks=tasks)
     # Without this, a full garbage collection would scan everything imported so far and stop every
     # request for 60 ms; a reload makes enough objects to trigger one.
     gc.freeze()

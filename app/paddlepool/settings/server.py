@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import (
     AliasChoices,
@@ -30,8 +30,8 @@ KIB, MIB = 1024, 1024 * 1024
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"\*|(\*\.)?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|[0-9a-f:.]+")
 
-ApiName = Literal["rembg", "removebg", "tei", "huggingface", "paddlex"]
-API_NAMES: tuple[ApiName, ...] = get_args(ApiName)
+API_NAMES = ("rembg", "removebg", "tei", "huggingface", "paddlex")
+"""The compatible APIs of the server itself."""
 
 
 def split_words(value: Any) -> Any:
@@ -59,11 +59,21 @@ Keys = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(split_words)]
 T = TypeVar("T", bound=BaseModel)
 
 
-class Settings(BaseSettings):
-    """Settings from environment variables: `PADDLEPOOL_` and the field's name in capitals.
+def split_pairs(value: Any) -> Any:
+    """Split `a=b,c=d` into a dict; return any value but a text unchanged. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+    if any(not (left.strip() and right.strip()) for left, _, right in pairs):
+        raise ValueError("expected NAME=VALUE pairs separated by commas")
+    return {left.strip(): right.strip() for left, _, right in pairs}
 
-    Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
-    """
+
+Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(split_pairs)]
+
+
+class PluginSettings(BaseSettings):
+    """The settings that decide which tasks, and thus which other settings, the server has."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -73,6 +83,30 @@ class Settings(BaseSettings):
         validate_by_name=True,
         validate_by_alias=True,
     )
+
+    tasks: Pairs = {}
+    """Tasks of modules that are no installed package, such as `tagger=my_package.task`. Those of
+    installed packages are served without it."""
+    compatible_apis: Annotated[
+        tuple[str, ...],
+        NoDecode,
+        BeforeValidator(split_words),
+        Field(
+            validation_alias=AliasChoices(
+                f"{PREFIX}COMPATIBLE_APIS", OLDER_NAMES["compatible_apis"]
+            )
+        ),
+    ] = API_NAMES
+    """Formats of other servers that this server also answers: `rembg`, `removebg`, `tei`,
+    `huggingface`, `paddlex`, those of installed packages, and `name=my_package.api`. Unset: all.
+    Empty: none."""
+
+
+class Settings(PluginSettings):
+    """Settings from environment variables: `PADDLEPOOL_` and the field's name in capitals.
+
+    Lists are written with commas: `PADDLEPOOL_CORS_ORIGINS=https://a.example,https://b.example`.
+    """
 
     grpc_port: Port | None = None
     """Port for the Open Inference Protocol over gRPC (extra `grpc`). 0 picks a free port and logs
@@ -102,18 +136,6 @@ class Settings(BaseSettings):
     """Accepted Host names, such as `api.example` or `*.example`, else 400. `*` accepts every name.
     Unset: loopback names if the server listens on a loopback address, else every name."""
 
-    compatible_apis: Annotated[
-        tuple[ApiName, ...],
-        NoDecode,
-        BeforeValidator(split_words),
-        Field(
-            validation_alias=AliasChoices(
-                f"{PREFIX}COMPATIBLE_APIS", OLDER_NAMES["compatible_apis"]
-            )
-        ),
-    ] = API_NAMES
-    """Formats of other servers that this server also answers: `rembg`, `removebg`, `tei`,
-    `huggingface`, `paddlex`. Empty: none."""
     trusted_proxies: Words = ()
     """Addresses or networks of proxies, such as `10.0.0.0/8`, whose X-Forwarded-For is trusted for
     the client's address."""
@@ -135,7 +157,7 @@ class Settings(BaseSettings):
     """Directory with one directory for each model. If it is unset and the default does not exist,
     `paddlepool serve` makes `paddlepool/model_repo` below `$XDG_DATA_HOME` or `~/.local/share`,
     and the other commands use that one."""
-    default_models: Annotated[dict[str, str], NoDecode] = {}
+    default_models: Pairs = {}
     """Model for requests that name none, such as `segment=u2netp`. Other tasks use the model with
     `default = true` in its config.toml, else the first by name that has the task."""
     model_source: str = ""
@@ -235,16 +257,6 @@ class Settings(BaseSettings):
     """Whether /metrics needs a key."""
     cors_origins: Words = ()
     """Web origins that may call the server from a browser. Empty: none."""
-
-    @field_validator("default_models", mode="before")
-    @classmethod
-    def _split_pairs(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
-        if any(not (task.strip() and model.strip()) for task, _, model in pairs):
-            raise ValueError("expected TASK=MODEL pairs separated by commas")
-        return {task.strip(): model.strip() for task, _, model in pairs}
 
     @field_validator("cors_origins")
     @classmethod
@@ -353,6 +365,14 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
     return "; ".join(faults)
 
 
+def read_plugin_settings() -> PluginSettings:
+    """Read the settings that name modules from the environment. Raises ConfigError."""
+    try:
+        return PluginSettings()
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+
+
 def _variable(name: str) -> str:
     """Return the variable of a setting; its older name if only that one is set."""
     variable, older = PREFIX + name.upper(), OLDER_NAMES.get(name)
@@ -365,14 +385,14 @@ def _variable(name: str) -> str:
 def settings_with(*parts: type[BaseModel]) -> type[Settings]:
     """Return a Settings class that also has the fields of `parts`.
 
-    Raises ValueError for a name declared twice.
+    Raises ConfigError for a name declared twice.
     """
     bases: list[type[BaseModel]] = [Settings]
     for part in parts:
         for base in bases:
             if twice := base.model_fields.keys() & part.model_fields.keys():
                 names = ", ".join(sorted(twice))
-                raise ValueError(f"{part.__name__} and {base.__name__} both declare {names}")
+                raise ConfigError(f"{part.__name__} and {base.__name__} both declare {names}")
         bases.append(part)
     return cast(type[Settings], create_model("Settings", __base__=tuple(bases)))
 

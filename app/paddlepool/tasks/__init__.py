@@ -1,4 +1,4 @@
-"""The tasks of this server, with the module whose `TASK` declares each (docs/new-task.md)."""
+"""The server's own tasks, with the module whose `TASK` declares each."""
 
 PIPELINES: dict[str, str] = {
     "segment": "paddlepool.tasks.segment.task",

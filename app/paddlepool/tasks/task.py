@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.settings.server import Settings, settings_with
+from paddlepool.settings.server import PREFIX, Settings, read_plugin_settings, settings_with
 from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.plugins import OWN, Declaration, declarations, load
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +64,8 @@ class Task:
     """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
+    origin: str = ""
+    """The distribution and its version, such as `text-tagger 0.1.0`; load_tasks() sets it."""
 
 
 def first_route(task: Task, settings: Settings) -> str:
@@ -79,9 +81,25 @@ def offline(name: str) -> Callable[..., Any]:
     return lambda *arguments: pkgutil.resolve_name(name)(*arguments)
 
 
-def load_tasks(pipelines: Mapping[str, str] = PIPELINES) -> dict[str, Task]:
-    """The declaration of each task by name."""
-    return {name: importlib.import_module(module).TASK for name, module in pipelines.items()}
+def load_tasks(modules: Mapping[str, str] | None = None) -> dict[str, Task]:
+    """Return the declaration of each task by name.
+
+    None means every task: PIPELINES, those of the entry points `paddlepool.tasks` and those of
+    PADDLEPOOL_TASKS. Raises ConfigError if two have the same name or one cannot be loaded.
+    """
+    if modules is None:
+        declared = declarations(
+            "paddlepool.tasks",
+            own=PIPELINES,
+            configured=read_plugin_settings().tasks,
+            variable=f"{PREFIX}TASKS",
+        )
+    else:
+        declared = [Declaration(name, module, OWN) for name, module in modules.items()]
+    return {
+        declaration.name: replace(load(declaration, "TASK", Task), origin=declaration.origin)
+        for declaration in declared
+    }
 
 
 def settings_class(tasks: Iterable[Task]) -> type[Settings]:

@@ -147,6 +147,9 @@ class Info(BaseModel):
     name: str = "paddlepool"
     version: str
     ready: bool
+    tasks: dict[str, str] = Field(
+        description="The tasks of this server, each with the distribution and version it is from."
+    )
     default_models: dict[str, str]
     models: list[ModelInfo]
     limits: dict[str, int | float]
@@ -202,6 +205,7 @@ def _info(services: Services, card: Sequence[str], extra: Sequence[ExtraMembers]
         **members,
         version=__version__,
         ready=services.registry.ready() and not (lifecycle.draining or lifecycle.failure),
+        tasks=dict(services.task_origins),
         default_models=dict(services.dataplane.default_models),
         models=[_model(services, status, card) for status in shown(services.registry.index())],
         limits=limits(services.settings),

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from paddlepool.contracts.errors import InvalidParameter, UnsupportedMediaType
+from paddlepool.contracts.errors import ConfigError, InvalidParameter, UnsupportedMediaType
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.service.api.errors import ErrorForm, Refused, http_fault
 from paddlepool.service.api.services import services_of
@@ -257,8 +257,19 @@ class RouteTable:
     def __init__(
         self, routers: Iterable[tuple[APIRouter, ErrorForm | None]], *, default_max_body: int
     ) -> None:
-        """Each router is paired with the form of its errors; `default_max_body` is in bytes."""
+        """Each router is paired with the form of its errors; `default_max_body` is in bytes.
+
+        Raises ConfigError if two endpoints have the same path and method.
+        """
         self.default_max_body = default_max_body
+        routers = tuple(routers)
+        endpoints: dict[tuple[str, str], Callable[..., Any]] = {}
+        for route in (route for router, _ in routers for route in router.routes):
+            if isinstance(route, APIRoute):
+                for method in route.methods or ():
+                    endpoint = endpoints.setdefault((method, route.path), route.endpoint)
+                    if endpoint is not route.endpoint:  # compatible APIs share one for /health
+                        raise ConfigError(f"two endpoints answer {method} {route.path}")
         # `path_regex` and the exit stack, which FastAPI's handlers need to close uploaded files,
         # are not documented. tests/service/api/test_framework.py fails if they change:
         # test_the_route_table_finds_the_route_that_starlette_finds and

@@ -58,6 +58,8 @@ class Services:
     lifecycle: Lifecycle
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
     """Tasks that answer as models under /v2, by name."""
+    task_origins: Mapping[str, str] = field(default_factory=dict)
+    """The distribution and version of each task, by the task's name."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
     """Returns the active confinement measures by kind of child process."""
     tracing: Tracing | None = None
