@@ -3,11 +3,13 @@
     pool      runs functions named "module:function" in codec processes      (parent)
     picture   a decoded picture in shared memory, within a budget            (parent and child)
     sandbox   the program of a codec process                                 (child)
+    reading   decodes a picture for the function of a task                   (child)
     limits    accepted formats, and limits on size and processor time        (parent and child)
     decode    bytes to upright 8-bit RGB or RGBA, after checks of the header (child)
     colours   any mode and ICC profile to 8-bit sRGB                         (child)
     encode    arrays to PNG, WebP or JPEG                                    (child)
 
 The API process never decodes uploaded bytes: it passes them to `CodecPool.submit` and holds the
-decoded picture as a file descriptor. A new image task adds functions in its own package only.
+decoded picture as a file descriptor. A task that needs only arrays of a picture calls
+`Codecs.read_picture`.
 """

@@ -11,11 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
+import numpy as np
+
 from paddlepool.contracts import errors
-from paddlepool.contracts.ports import Interrupted
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.ports import Interrupted, RequestContext
 from paddlepool.contracts.reasons import OPENING_FAILURES, Restart
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.concurrency import in_thread
@@ -32,6 +35,7 @@ from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import PICTURE_LINK, PictureStore
 
 TARGET = "paddlepool.tasks.codecs.sandbox:open_sandbox"
+READ_PICTURE = "paddlepool.tasks.codecs.reading:read_picture"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 KILLED_RETRY_SECONDS = 5.0
@@ -180,7 +184,7 @@ class CodecPool:
     memory_bytes: int = MEMORY_LIMIT
     on_restart: Callable[[Restart], None] = lambda _: None
 
-    checks: dict[str, Check] = field(default_factory=dict, init=False)
+    checks: dict[str, Check] = field(default_factory=lambda: {READ_PICTURE: check_read}, init=False)
     """Checks of replies, by function name. A process whose reply is rejected is killed."""
     held: tuple[str, ...] | None = field(default=None, init=False)
     """Those of MEASURES that confine the newest process; None before a process is opened."""
@@ -334,3 +338,54 @@ class Codecs:
     pool: CodecPool
     pictures: PictureStore
     limits: PictureLimits = field(default_factory=PictureLimits)
+
+    async def read_picture(
+        self, body: bytes, function: str, values: Mapping[str, Any], context: RequestContext
+    ) -> Tensors:
+        """Decode a picture and return the arrays of `function(pixels, values)`.
+
+        Both run in a codec process, so `function` is a name, "module:name". It gets the upright
+        picture, uint8 of shape (height, width, 3), RGB over white, and `values`, which consist of
+        what JSON has. The times become the stages `decode` and `preprocess`.
+
+        Raises InputError for a bad picture, the errors of CodecPool.submit(), QuotaExceeded, and
+        the function's own errors: a PaddlepoolError as it is, any other as a BackendError.
+        """
+        reply = await self.pool.submit(
+            READ_PICTURE,
+            {"function": function, "values": values, "limits": asdict(self.limits)},
+            {"body": np.frombuffer(body, np.uint8)},
+            deadline=context.deadline,
+            crash_error=errors.ImageUnreadable,
+        )
+        CALLER.get().spend("pixels", reply.meta["pixels"])
+        context.add_seconds(reply.meta["seconds"])
+        return reply.arrays
+
+
+def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    """Check the values of read_picture()'s reply; RequestContext.infer() checks the arrays."""
+    del arrays
+    check_types(meta, {"pixels": int, "seconds": {"decode": float, "preprocess": float}})
+    check_pixels(call, meta["pixels"])
+
+
+def check_pixels(call: Mapping[str, Any], pixels: int) -> None:
+    """Raise ValueError for a number of pixels that the limits of the call exclude."""
+    most = call["limits"]["pixels"]
+    if not 0 < pixels <= most:
+        raise ValueError(f"a picture of {pixels} pixels, limit {most}")
+
+
+def check_types(value: Any, expected: Any) -> None:
+    """Raise ValueError unless a value has the type, or the list or dict of types, `expected`.
+
+    All numbers must be finite and at least 0.
+    """
+    if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
+        value, expected = [value[key] for key in expected], list(expected.values())
+    if isinstance(expected, list) and type(value) is list and len(value) == len(expected):
+        for item, kind in zip(value, expected, strict=True):
+            check_types(item, kind)
+    elif type(value) is not expected or not 0 <= value < math.inf:
+        raise ValueError(f"expected {expected}, finite and at least 0")

@@ -3,7 +3,6 @@
 The first and the last step run in codec processes. This module loads no picture library.
 """
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInf
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.replies import Reply
 from paddlepool.models.repository.config import parse_parameters
-from paddlepool.tasks.codecs.pool import Codecs
+from paddlepool.tasks.codecs.pool import Codecs, check_pixels, check_types
 from paddlepool.tasks.segment.masks import normalise
 from paddlepool.tasks.segment.request import (
     SIZE_PIXELS,
@@ -116,47 +115,27 @@ RENDERED: dict[str, Any] = {
 
 
 def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    _check_types(meta, DECODED | {"seconds": {"decode": float, "preprocess": float}})
-    _check_pixels(call, meta["pixels"])
+    check_types(meta, DECODED | {"seconds": {"decode": float, "preprocess": float}})
+    check_pixels(call, meta["pixels"])
     side = call["network"]["size"]
     _check_arrays(arrays, input=("float32", (1, 3, side, side)))
 
 
 def check_background(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    _check_types(meta, DECODED | {"seconds": {"decode": float}})
-    _check_pixels(call, meta["pixels"])
+    check_types(meta, DECODED | {"seconds": {"decode": float}})
+    check_pixels(call, meta["pixels"])
     _check_arrays(arrays)
 
 
 def check_rendered(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    _check_types(meta, RENDERED)
+    check_types(meta, RENDERED)
     pixels = meta["width"] * meta["height"]
-    _check_pixels(call, pixels)
+    check_pixels(call, pixels)
     length = arrays["image"].size if "image" in arrays else 0
     if not 0 < length <= FILE_BYTES + FILE_BYTES_A_PIXEL * pixels:
         raise ValueError(f"a file of {length} bytes for {pixels} pixels")
     labels = {"labels": ("uint8", (pixels,))} if call["labels"] else {}
     _check_arrays(arrays, image=("uint8", (length,)), **labels)
-
-
-def _check_pixels(call: Mapping[str, Any], pixels: int) -> None:
-    most = call["limits"]["pixels"]
-    if not 0 < pixels <= most:
-        raise ValueError(f"a picture of {pixels} pixels, limit {most}")
-
-
-def _check_types(value: Any, expected: Any) -> None:
-    """Raise ValueError unless a value has the type, or the list or dict of types, `expected`.
-
-    All numbers must be finite and at least 0.
-    """
-    if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
-        value, expected = [value[key] for key in expected], list(expected.values())
-    if isinstance(expected, list) and type(value) is list and len(value) == len(expected):
-        for item, kind in zip(value, expected, strict=True):
-            _check_types(item, kind)
-    elif type(value) is not expected or not 0 <= value < math.inf:
-        raise ValueError(f"expected {expected}, finite and at least 0")
 
 
 def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:

@@ -1,0 +1,44 @@
+"""The call behind `Codecs.read_picture`: decode a picture and pass it to a task's own function.
+
+Runs only in a codec process.
+"""
+
+import pkgutil
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import Pixels, bands
+
+
+def read_picture(
+    meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
+) -> tuple[Mapping[str, Any], Tensors]:
+    """Decode `body` and return the arrays of `function(pixels, values)`.
+
+    meta: limits, function ("module:name") and values.
+    """
+    del descriptors
+    started = time.perf_counter()
+    pixels = over_white(decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"])))
+    decoded = time.perf_counter()
+    made = pkgutil.resolve_name(meta["function"])(pixels, meta["values"])
+    seconds = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
+    return {"pixels": pixels.shape[0] * pixels.shape[1], "seconds": seconds}, made
+
+
+def over_white(pixels: Pixels) -> Pixels:
+    """Return RGB pixels, over white where they are transparent."""
+    height, width, channels = pixels.shape
+    if channels == 3:
+        return pixels
+    result = np.empty((height, width, 3), np.uint8)
+    for rows in bands(height, width):  # two bytes for each value of the whole would be too many
+        darkness, alpha = 255 - pixels[rows, :, :3].astype(np.uint16), pixels[rows, :, 3:]
+        result[rows] = 255 - (darkness * alpha + 127) // 255
+    return result
