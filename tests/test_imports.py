@@ -34,7 +34,9 @@ LAYERS: dict[str, list[str]] = {
         "evidence": "contracts observability models engine",
         "service": "contracts settings observability models engine",
         "tasks": "contracts settings models engine evidence service",
+        "codec": "contracts tasks",
         "compat": "contracts settings service tasks",
+        "plugin": "contracts settings models engine service tasks compat",
         "application": "contracts settings service tasks compat",
         "main": "contracts settings observability models engine evidence service tasks application",
         "cli": "contracts settings observability models engine making evidence service tasks main",
@@ -70,6 +72,8 @@ MAY_NOT_IMPORT: tuple[tuple[str, tuple[str, ...]], ...] = (
     # The rest of a task knows no HTTP, neither the framework's nor the server's.
     ("paddlepool.tasks*", (*HTTP, *FRAMEWORKS, "prometheus_client", "paddlepool.service")),
     ("paddlepool.tasks.codecs*", TEXTS),
+    ("paddlepool.codec", (*HTTP, *FRAMEWORKS, *TEXTS, "asyncio", "pydantic")),
+    ("paddlepool.plugin", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     ("paddlepool.application", (*FRAMEWORKS, *PICTURES, *TEXTS)),
     ("paddlepool.main", FRAMEWORKS),
 )

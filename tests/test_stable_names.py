@@ -5,16 +5,21 @@ server first and then here.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from paddlepool import codec, plugin
 from paddlepool.application import ACCEPTED, COMPATIBLE_APIS
 from paddlepool.cli import CLIENT, COMMANDS
+from paddlepool.contracts.ports import Pipeline, RequestContext
 from paddlepool.engine.backends.paddle_inference import OPTIONS as ENGINE_OPTIONS
+from paddlepool.engine.dataplane import DataPlane
 from paddlepool.models.repository import config
 from paddlepool.service.api.errors import error_codes
 from paddlepool.service.api.routes import ROUTING
@@ -26,6 +31,7 @@ from paddlepool.tasks.segment.request import OPTIONS
 from paddlepool.tasks.sentiment import pipeline as sentiment
 from paddlepool.tasks.task import load_tasks, settings_class
 from tests.observability.test_metrics import with_every_family
+from tests.ran import ran
 from tests.service.api.fakes import Client, make_settings, product_client
 
 STATUSES = "200 400 403 408 429 500 501 503"
@@ -268,6 +274,46 @@ segment pictures -o --output-directory --jobs --url --api-key --local --model --
 sentiment texts --top-k --json -o --output --column --prefix --encoding --url --api-key --local
     --model --predictor --timeout-ms
 """
+PLUGIN = """
+CALLER get
+CompatibleApi name task path endpoint max_bytes operation summary reply body more errors headers
+    agents paths info
+Codecs read_picture
+Codecs.read_picture body function values context
+ErrorForm model write
+Fault status detail
+Options booleans expected limits
+PICTURE_BODY
+Pipeline run close
+RequestContext deadline stages infer stage add_seconds
+RequestOutput value model version group stages
+Routing model instance_group predictor timeout_ms options
+RoutingDep
+STRINGS
+ServedModelInfo name version directory inputs outputs max_rows parameters pipeline
+Services settings dataplane
+Services.dataplane.run task read model version group timeout
+ServicesDep
+Settings of
+Task build endpoints settings headers card tensors agreement warm_ups
+TaskRoute
+TaskTensors inputs outputs parameters read write max_bytes optional opaque
+TensorSpec name dtype shape admits admits_shape
+Workers codec text
+output_headers output
+parse_parameters info kind
+ready payload
+strings_of items shape
+uploaded_picture request
+errors ConfigError DeadlineExceeded FileMissing FileTooLarge ImageUnreadable InputError
+    InvalidParameter InvalidTensor ModelOutputInvalid Overloaded PaddlepoolError QuotaExceeded
+    OutputTooLarge ResolutionTooHigh TextEmpty TextTooLong TooManyInputs UnsupportedMediaType
+Array
+Tensors
+"""
+"""The names of paddlepool.plugin with their members and parameters."""
+CODEC = "Array Pixels Tensors errors"
+"""The names of paddlepool.codec."""
 INFO = """
 confinement.codecs confinement.predictors limits.body_max_bytes limits.form_max_fields
 limits.header_max_bytes limits.header_timeout_seconds limits.image_max_pixels limits.image_max_side
@@ -382,6 +428,38 @@ def test_info(product: Client) -> None:
     [model] = info["models"]
     parts = {"confinement": info["confinement"], "limits": info["limits"], "models": model}
     assert set(INFO.split()) <= {f"{part}.{name}" for part in parts for name in parts[part]}
+
+
+def members(value: Any) -> set[str]:
+    try:
+        parameters = set(signature(value).parameters)
+    except (TypeError, ValueError):  # a constant, or a type that cannot be called
+        parameters = set()
+    return {*dir(value), *parameters, *getattr(value, "model_fields", ())}
+
+
+def test_names_for_other_packages() -> None:
+    current = {name: getattr(plugin, name) for name in plugin.__all__}
+    current |= {
+        "Codecs.read_picture": plugin.Codecs.read_picture,
+        "Services.dataplane.run": DataPlane.run,
+    }
+    listed = {name: names for name, *names in lines(PLUGIN)}
+    assert set(listed) == set(current)  # each new name is promised, too
+    for name, names in listed.items():
+        assert set(names) <= members(current[name]), name
+    assert set(CODEC.split()) == set(codec.__all__)
+    # Other packages implement these, so nothing may be added to them.
+    assert RequestContext.__abstractmethods__ == {"infer"}
+    assert {name for name in vars(Pipeline) if not name.startswith("_")} == {"run", "close"}
+
+
+def test_a_codec_process_loads_no_web_framework() -> None:
+    program = """
+import sys, paddlepool.codec
+print(sorted({"asyncio", "cv2", "fastapi", "pydantic"} & set(sys.modules)))
+"""
+    assert ran([sys.executable, "-c", program]).stdout == "[]\n"
 
 
 def parsers(name: str, parser: argparse.ArgumentParser) -> Iterator[tuple[str, set[str]]]:

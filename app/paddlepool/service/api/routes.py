@@ -25,7 +25,7 @@ from paddlepool.contracts.errors import ConfigError, InvalidParameter, Unsupport
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.service.api.errors import ErrorForm, Refused, http_fault
 from paddlepool.service.api.services import services_of
-from paddlepool.service.api.uploads import media_type
+from paddlepool.service.api.uploads import FORM, RAW_CONTENT, media_type, read_upload
 from paddlepool.settings.server import Settings
 
 UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
@@ -133,6 +133,32 @@ def output_headers(output: RequestOutput) -> dict[str, str]:
         "X-Predictor": output.group,  # its older name
         "Server-Timing": ", ".join(timing),
     }
+
+
+async def uploaded_picture(request: Request) -> bytes:
+    """Read a request whose body is a picture, or a form with a picture as its only file.
+
+    The query may have the parameters of Routing. Raises FileMissing, UnsupportedMediaType and
+    InvalidParameter.
+    """
+    return (await read_upload(request, known=ROUTING, max_fields=0))[0]
+
+
+PICTURE_BODY: dict[str, Any] = {
+    "required": True,
+    "description": "The picture, in a form or as the body, also with a type of `image/*`.",
+    "content": {
+        FORM: {
+            "schema": {
+                "type": "object",
+                "required": ["file"],
+                "properties": {"file": {"type": "string", "format": "binary"}},
+            }
+        },
+        **RAW_CONTENT,
+    },
+}
+"""The body that uploaded_picture() reads, as the `requestBody` of a route's `openapi_extra`."""
 
 
 class TaskRoute(APIRoute):
