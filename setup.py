@@ -1,6 +1,8 @@
-"""What pyproject.toml cannot say: the wheel brings the models, and its README's links are absolute.
+"""What pyproject.toml cannot say: the wheel brings the models and the template of `new-task`, and
+its README's links are absolute.
 
-The models lie in model_repo/, outside the package: a checkout serves and changes them there.
+The models lie in model_repo/, outside the package: a checkout serves and changes them there. The
+template is an example, which the tests run.
 """
 
 import re
@@ -13,9 +15,17 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 MODELS = {"emotion": 3, "mnist": 1, "u2netp": 1}
 """The version of each model that travels in the wheel; older ones stay in the checkout."""
+TEMPLATE = Path("examples/picture-classifier")
 
 
-def shipped() -> dict[str, str]:
+def template() -> dict[str, str]:
+    """Map each file of the template to its path in the wheel."""
+    files = [file for pattern in ("*.*", "src/*/*.py") for file in (ROOT / TEMPLATE).glob(pattern)]
+    names = [file.relative_to(ROOT / TEMPLATE) for file in sorted(files) if file.is_file()]
+    return {str(TEMPLATE / name): str(Path("paddlepool/cli/template", name)) for name in names}
+
+
+def models() -> dict[str, str]:
     """Map each model file's path in the checkout to its path in the wheel."""
     files = []
     for name, version in MODELS.items():
@@ -28,26 +38,27 @@ def shipped() -> dict[str, str]:
     return {str(file): str(packed.joinpath(*file.parts[1:])) for file in files}
 
 
-class WithModels(build_py):
-    """Builds the package and copies the models into it, except where it is installed editable."""
+class WithFiles(build_py):
+    """Builds the package and copies the files into it, except where it is installed editable."""
 
     def get_source_files(self) -> list[str]:
-        return [*super().get_source_files(), *self._models()]
+        return [*super().get_source_files(), *self._files()]
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        built = [str(Path(self.build_lib, target)) for target in self._models().values()]
+        built = [str(Path(self.build_lib, target)) for target in self._files().values()]
         return [*super().get_outputs(include_bytecode), *built]
 
     def run(self) -> None:
         super().run()
-        for source, target in self._models().items():
+        for source, target in self._files().items():
             built = Path(self.build_lib, target)
             self.mkpath(str(built.parent))
             self.copy_file(source, str(built))
 
-    def _models(self) -> dict[str, str]:
+    def _files(self) -> dict[str, str]:
         # The container image is built without model_repo/ here: it has a copy elsewhere.
-        return {} if self.editable_mode or not (ROOT / "model_repo").is_dir() else shipped()
+        files = models() if (ROOT / "model_repo").is_dir() else {}
+        return {} if self.editable_mode else files | template()
 
 
 def readme() -> str:
@@ -66,7 +77,7 @@ def readme() -> str:
 
 
 setup(
-    cmdclass={"build_py": WithModels},
+    cmdclass={"build_py": WithFiles},
     long_description=readme(),
     long_description_content_type="text/markdown",
 )

@@ -1,7 +1,7 @@
-"""A new task is one package and one line; a second model of a task is one directory.
+"""A task of another package is served as the server's own; a second model is one directory.
 
-The task is tests/tasks/tagger, over a Paddle program in a predictor process of its own: everything
-here is what the product runs.
+The tasks are those of examples/, over Paddle programs in predictor processes of their own:
+everything here is what the product runs.
 """
 
 import sys
@@ -22,7 +22,9 @@ from tests.ran import ROOT, ran, wait_until
 
 pytestmark = pytest.mark.paddle
 
-LINE = {"tagger": "tests.tasks.tagger.task"}
+EXAMPLES = ROOT / "examples"
+CLASSIFIER = "picture-classifier/src/picture_classifier"
+TAGGER = {"tagger": "text_tagger.task"}
 ENVIRONMENT = {
     "PADDLEPOOL_TAGGER_MAX_BYTES": "1000",
     "PADDLEPOOL_TAGGER_MAX_TAGS": "2",
@@ -40,14 +42,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient]:
+def serve(repository: Path, modules: Mapping[str, str]) -> Iterator[TestClient]:
     """The product over these models and tasks, once every model is ready or cannot be."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in ENVIRONMENT.items():
             environment.setenv(name, value)
-        kind = settings_class(load_tasks(pipelines).values())
+        kind = settings_class(load_tasks(modules).values())
         settings = kind(model_repository=repository)
-    app = create_app(settings, tasks=load_tasks(pipelines))
+    app = create_app(settings, tasks=load_tasks(modules))
     with TestClient(app, base_url="http://localhost") as client:
 
         def loaded() -> bool:
@@ -62,7 +64,7 @@ def serve(repository: Path, pipelines: Mapping[str, str]) -> Iterator[TestClient
 
 @pytest.fixture(scope="module")
 def client(repository: Path) -> Iterator[TestClient]:
-    with serve(repository, {**PIPELINES, **LINE}) as client:
+    with serve(repository, {**PIPELINES, **TAGGER}) as client:
         yield client
 
 
@@ -81,7 +83,7 @@ def tag(client: TestClient, text: str, query: str = "", **headers: str) -> Any:
     ],
 )
 def test_the_new_task_answers(client: TestClient, text: str, expected: list[str]) -> None:
-    """Endpoint, batching, the common headers and the stages come with the line in PIPELINES."""
+    """Endpoint, batching, the common headers and the stages come with the declaration."""
     reply = tag(client, text)
     assert reply.status_code == 200, reply.text
     assert [row["tag"] for row in reply.json()] == expected
@@ -97,7 +99,7 @@ def test_its_settings_are_read_and_shown(client: TestClient) -> None:
     assert len(tag(client, text).json()) == 2
     limits = client.get("/info").json()["limits"]
     assert (limits["tagger_max_bytes"], limits["tagger_max_tags"]) == (1_000, 2)
-    kind = settings_class(load_tasks({**PIPELINES, **LINE}).values())
+    kind = settings_class(load_tasks({**PIPELINES, **TAGGER}).values())
     assert unknown_variables([*ENVIRONMENT, "PADDLEPOOL_TAGGER_TAGS"], kind) == (
         "PADDLEPOOL_TAGGER_TAGS",
     )
@@ -127,7 +129,7 @@ def test_a_second_model_of_a_task_is_one_directory(client: TestClient) -> None:
         assert row["tag"] == expected
 
 
-def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
+def test_without_its_package_a_task_does_not_exist(repository: Path) -> None:
     with serve(repository, PIPELINES) as client:
         assert tag(client, "x").status_code == 404
         assert client.get("/v2/health/live").status_code == 200
@@ -138,10 +140,22 @@ def test_without_its_line_a_task_does_not_exist(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "begins"),
-    [("task", "TASK = "), ("pipeline", "class Parameters"), ("router", "def build_router")],
+    ("file", "begins", "ends"),
+    [
+        ("picture-classifier/src/picture_classifier/picture.py", "def network_input", ""),
+        (
+            "picture-classifier/src/picture_classifier/task.py",
+            "class Parameters",
+            "def build_router",
+        ),
+        ("picture-classifier/src/picture_classifier/task.py", "def build_router", ""),
+        ("text-tagger/src/text_tagger/task.py", "    async def run", "    def close"),
+    ],
 )
-def test_the_documentation_shows_the_task_as_it_is(module: str, begins: str) -> None:
-    code = (ROOT / "tests" / "tasks" / "tagger" / f"{module}.py").read_text("utf-8")
-    page = (ROOT / "docs" / "new-task.md").read_text("utf-8")
-    assert f"{code[code.index(begins) :]}```" in page
+@pytest.mark.parametrize("page", ["new-task.md", "new-task.zh.md"])
+def test_the_documentation_shows_the_examples_as_they_are(
+    page: str, file: str, begins: str, ends: str
+) -> None:
+    code = (EXAMPLES / file).read_text("utf-8")
+    part = code[code.index(begins) : code.index(ends) if ends else None].rstrip()
+    assert f"{part}\n```" in (ROOT / "docs" / page).read_text("utf-8")

@@ -264,6 +264,7 @@ derive models --repository
 quantize model --repository --data --budget --samples
 compare model --version --repository --input --requests --groups --alone --json --plot --claims
     --docs
+new-task name --directory
 tune model --p95 --groups --yes --repository --seconds --dry-run
 graph model --version --repository --group --svg --json
 export network --weights --repository --name --version --store --origin --source --licence

@@ -23,7 +23,10 @@ from tests.e2e.process import Server
 from tests.ran import ROOT, ran
 
 PATIENCE = 280.0
-BUILT = ("app", "model_repo", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+BUILT = (
+    *("app", "examples", "model_repo"),
+    *("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"),
+)
 
 pytestmark = pytest.mark.nightly  # packs 34 MB
 
@@ -93,6 +96,9 @@ def test_the_wheel_has_every_module_and_page(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert {name for name in tracked if name not in names} == set()
+    template = ROOT / "examples" / "picture-classifier"
+    files = ran(["git", "ls-files"], cwd=template).stdout.splitlines()
+    assert {f"paddlepool/cli/template/{name}" for name in files} <= names
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"paddlepool"}
     assert not [name for name in names if name.endswith((".pyc", ".pyo"))]
 

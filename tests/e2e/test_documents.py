@@ -37,7 +37,8 @@ WORDS = {
 TUTORIAL = "docs/first-model.md"
 ELSEWHERE = {
     "docs/first-model.zh.md": "its blocks are those of the English page",
-    "docs/new-task.md": "tests/test_new_task.py has what they are parts of",
+    "docs/new-task.md": "tests/cli/test_new_task.py does it, without the network",
+    "docs/new-task.zh.md": "its blocks are those of the English page",
 }
 NOT_RUN = {
     "make run": "it is how these tests came here, and serves until it is stopped",

@@ -100,6 +100,8 @@ def test_a_setting_does_not_replace_an_installed_task(
 ) -> None:
     install("plugin_f", TASK, "tagger = plugin_f")
     monkeypatch.setenv("PADDLEPOOL_TASKS", "tagger=plugin_f")
+    assert load_tasks()["tagger"].origin == "plugin_f 0.1"  # it is the same
+    monkeypatch.setenv("PADDLEPOOL_TASKS", "tagger=plugin_a")
     with pytest.raises(ConfigError, match=r"plugin_f 0\.1 and PADDLEPOOL_TASKS both have 'tagger'"):
         load_tasks()
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "quantize": ("paddlepool.cli.quantize", "publish an int8 program of a model, made from data"),
     "compare": ("paddlepool.cli.compare", "measure predictor configurations against each other"),
     "tune": ("paddlepool.cli.tune", "find the best instance group for a model on this machine"),
+    "new-task": ("paddlepool.cli.new_task", "write a package with a task of your own"),
     "graph": ("paddlepool.cli.graph", "show a model's optimised operators and the time of each"),
     "export": ("paddlepool.cli.export", "publish a network with given weights as a static model"),
 }

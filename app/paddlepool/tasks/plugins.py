@@ -33,7 +33,7 @@ def declarations(
 ) -> list[Declaration]:
     """Return the server's own declarations, then those of entry points, then the configured ones.
 
-    Raises ConfigError if two of them have the same name.
+    Raises ConfigError if two of them have the same name and are in different places.
     """
     installed = [
         Declaration(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
@@ -46,12 +46,12 @@ def declarations(
         *sorted(installed),  # in an order that the file system does not decide
         *_declared(configured, variable),
     ):
-        if (other := table.get(declaration.name)) is not None:
+        other = table.setdefault(declaration.name, declaration)
+        if other.reference != declaration.reference:
             raise ConfigError(
                 f"{other.origin} and {declaration.origin} both have {declaration.name!r} in "
                 f"{group}: remove or rename one"
             )
-        table[declaration.name] = declaration
     return list(table.values())
 
 

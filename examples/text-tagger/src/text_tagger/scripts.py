@@ -1,4 +1,4 @@
-"""A text to the network's input, and its output to tags."""
+"""Runs in threads: a text to the network's input, and its output to tags."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paddlepool.contracts.errors import ModelOutputInvalid, TextEmpty
-from paddlepool.contracts.tensors import Array
+from paddlepool.plugin import Array, errors
 
 # The main blocks of https://www.unicode.org/charts/ for each script.
 SCRIPTS: tuple[tuple[str, tuple[tuple[int, int], ...]], ...] = (
@@ -33,14 +32,15 @@ def shares(text: str) -> Array:
         for position, (_, blocks) in enumerate(SCRIPTS):
             counts[0, position] += any(low <= letter <= high for low, high in blocks)
     if not counts.any():
-        raise TextEmpty("the text has no letter of a script that is known", received=len(text))
-    return counts / counts.sum()
+        raise errors.TextEmpty("the text has no letter of a known script", received=len(text))
+    result: Array = counts / counts.sum()
+    return result
 
 
 def tags_of(logits: Array, names: Sequence[str]) -> list[Tag]:
     """The tags whose score reaches the threshold, best first. Raises ModelOutputInvalid."""
     if logits.shape != (1, len(names)):
-        raise ModelOutputInvalid(f"the model returned logits of shape {list(logits.shape)}")
+        raise errors.ModelOutputInvalid(f"the model returned logits of shape {list(logits.shape)}")
     scores = 1 / (1 + np.exp(-logits[0]))
-    found = [Tag(name, float(score)) for name, score in zip(names, scores, strict=True)]
-    return sorted((tag for tag in found if tag.score >= THRESHOLD), key=lambda tag: -tag.score)
+    tags = [Tag(name, float(score)) for name, score in zip(names, scores, strict=True)]
+    return sorted((tag for tag in tags if tag.score >= THRESHOLD), key=lambda tag: -tag.score)
