@@ -46,7 +46,7 @@ def failing(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
 
 
 if __name__ == "__main__":
-    PIPELINES["slow"] = "tests.e2e.slow_task"  # one line, as the documentation says
+    PIPELINES["slow"] = "tests.e2e.slow_task"
     for name in ("paced", "gated", "failing"):
         BACKENDS[name] = f"tests.e2e.altered_server:{name}"
     sys.exit(main(sys.argv[1:]))

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(renamed(source.read_text("utf-8"), args.name), "utf-8")
     print(f"{target} is a package with the task {args.name}. Next, as its README.md says:")
-    print(f"  cd {target} && pip install -e '.[test]' && pytest")
+    print(f"  cd {target} && pip install -e '.[test]' && python -m pytest")
     return 0
 
 

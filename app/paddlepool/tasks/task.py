@@ -113,7 +113,8 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
     tasks = load_tasks() if tasks is None else tasks
     if info.pipeline not in tasks:
         raise ConfigError(
-            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}"
+            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}; is the "
+            "package with this task installed?"
         )
     return tasks[info.pipeline]
 
