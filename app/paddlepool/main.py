@@ -109,7 +109,7 @@ def create_app(
                 on_demand=OnDemand(settings.on_demand_groups, on_demand_bytes),
                 agreement_of=partial(agreement_of, tasks=tasks),
             ),
-            build_pipeline=partial(_build, repository, metrics, tasks, workers),
+            build_pipeline=partial(build_pipeline, repository, metrics, tasks, workers),
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
             stored_choice=choices.get,
         )
@@ -301,7 +301,7 @@ def _open_background(
     return Background(idle_gate, shadow, prover, chooser)
 
 
-async def _build(
+async def build_pipeline(
     repository: ModelRepository,
     metrics: Metrics,
     tasks: Mapping[str, Task],

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -21,14 +22,17 @@ from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.evidence.quality.ports import Source
 from paddlepool.evidence.quality.report import CARD, compare_card, read_card, write_card
 from paddlepool.evidence.quality.run import measure_model, task_quality
+from paddlepool.models.repository.config import load_config
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
-from paddlepool.models.repository.manifest import read_manifest
+from paddlepool.models.repository.manifest import Manifest, read_contents
 from paddlepool.models.repository.selftest import shapes_of
 from paddlepool.models.sources import sync
 from paddlepool.observability.metrics import Metrics
 from paddlepool.tasks.task import agreement_of, load_tasks
 
 DATA = Path("../shared/data")
+ANSWER_CHARACTERS = 2000
+"""Maximum characters of a sample's answer that are printed."""
 NO_CARD = "there is no such card"
 SMOKE = (Path("training/emotion/smoke.jsonl"), Path("training/emotion/everyday.jsonl"))
 
@@ -146,13 +150,15 @@ def _list(args: argparse.Namespace) -> int:
             try:
                 if version in unsealed:
                     raise ManifestError(f"unsealed: {UNSEALED}")
-                manifest = read_manifest(repository.root / name / str(version))
+                manifest = read_contents(repository.root / name / str(version))
                 config = repository.config(name)
             except PaddlepoolError as error:
                 rows.append((name, str(version), "no", "-", "-", error.message, "-"))
                 continue
             size = sum(entry.bytes for entry in manifest.files.values())
-            network = str((manifest.network or {}).get("name", "-"))
+            network = "composed"
+            if isinstance(manifest, Manifest):
+                network = str((manifest.network or {}).get("name", "-"))
             origin = str(manifest.weights.get("origin", "-"))
             preview = " (preview)" if manifest.weights.get("preview") else ""
             # As a server does, skip unusable versions.
@@ -180,9 +186,7 @@ def _verify(args: argparse.Namespace) -> int:
             faults += 1
         for version in versions:
             try:
-                files = repository.read(name, version)
-                files.selftest()
-                result = asyncio.run(_self_test(files)) if args.self_test else "ok"
+                result = _verified(repository, name, version, run=args.self_test)
             except PaddlepoolError as error:
                 result = f"FAILED: {error.message}"
                 faults += 1
@@ -191,6 +195,18 @@ def _verify(args: argparse.Namespace) -> int:
     if faults or not args.quality:
         return 1 if faults else 0
     return _verify_quality(repository, args)
+
+
+def _verified(repository: ModelRepository, name: str, version: int, *, run: bool) -> str:
+    """Verify a version, and `run` its self-test. Raises the errors of either."""
+    if repository.config(name).parts:
+        from paddlepool.cli.composed import tested  # imports the server
+
+        composed = repository.read_composed(name, version)
+        return asyncio.run(tested(repository, composed)) if run else "ok"
+    files = repository.read(name, version)
+    files.selftest()
+    return asyncio.run(_self_test(files)) if run else "ok"
 
 
 async def _self_test(files: ModelFiles) -> str:
@@ -207,6 +223,10 @@ async def _self_test(files: ModelFiles) -> str:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    if parts := shared.open_repository(args.repository).config(args.model).parts:
+        rows = [("PART", "MODEL"), *parts.items()]
+        print(f"{args.model} is composed: describe its parts\n\n{align_columns(rows)}")
+        return 0
     files = shared.read_model(args)
     versions = shared.open_repository(args.repository).versions(args.model)
     manifest, config = files.manifest, files.config
@@ -268,9 +288,18 @@ ROWS = {
 def _seal(args: argparse.Namespace) -> int:
     from paddlepool.making.export.seal import seal  # imports onnx
 
+    directory = args.directory.resolve()
+    if load_config(directory.parent / "config.toml").parts:
+        from paddlepool.cli.composed import seal_composed  # imports the server
+
+        with shared.quiet_children():
+            answer = seal_composed(directory, source=args.source, licence=args.licence)
+        text = json.dumps(answer, ensure_ascii=False)
+        print(f"answer of the sample request: {printable(text[:ANSWER_CHARACTERS])}")
+        return 0
     with shared.quiet_children():
         sealed = seal(
-            args.directory.resolve(),
+            directory,
             open_predictor=ProcessBackend(),
             real_inputs=args.inputs,
             shapes=args.shapes,
@@ -350,7 +379,9 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
     )
     declared = {name: task.quality for name, task in load_tasks().items()}
     models = [
-        shared.read_version(repository, name, None) for name in args.names or repository.names()
+        shared.read_version(repository, name, None)
+        for name in args.names or repository.names()
+        if not repository.config(name).parts
     ]
     tasks = [
         (files, files.directory.parent / CARD, task_quality(files, source, declared))

@@ -47,6 +47,9 @@ class Task:
 
     build: Callable[[ServedModelInfo, Workers], Pipeline]
     endpoints: Callable[[Settings], APIRouter]
+    parts: tuple[str, ...] = ()
+    """The parts of the task's models, if it uses several models in one request. Its pipelines are
+    then ComposedPipelines, and `info.parts` has the model of each part."""
     settings: type[BaseModel] | None = None
     """The task's own settings, read from variables as the server's are; `/info` shows them."""
     headers: tuple[str, ...] = ()
@@ -107,7 +110,10 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
 
 
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
-    """The model's task; None for a model without one. Raises ConfigError if no such task exists."""
+    """Return the model's task; None for a model without one.
+
+    Raises ConfigError if no such task exists, or if the model has other parts than the task.
+    """
     if info.pipeline is None:
         return None
     tasks = load_tasks() if tasks is None else tasks
@@ -116,7 +122,13 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
             f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}; is the "
             "package with this task installed?"
         )
-    return tasks[info.pipeline]
+    task = tasks[info.pipeline]
+    if set(task.parts) != set(info.parts):
+        raise ConfigError(
+            f"{info.name}: the parts of the task {info.pipeline} are "
+            f"{', '.join(task.parts) or 'none'}, config.toml has {', '.join(info.parts) or 'none'}"
+        )
+    return task
 
 
 def agreement_of(

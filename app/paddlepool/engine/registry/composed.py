@@ -156,32 +156,28 @@ class ComposedModel(Leased):
             )
             self._work[part] = moving_average(self._work.get(part), seconds)
 
-    async def open(self, build_pipeline: BuildPipeline) -> None:
-        """Build the pipeline and test it with the sample request of this version.
-
-        Raises ConfigError if the parts do not fit the task, ManifestError if the sample cannot be
-        read, and BackendError if the request fails or its answer is wrong.
-        """
-        pipeline = await self.build(build_pipeline)
-        sample, expected = await in_thread(f"{self.name} sample", self._read_sample)
-        try:
-            pipeline.check(await self.answer(sample), expected)
-        except PaddlepoolError as error:
-            raise BackendError(f"self-test: {error.message}") from error
-
-    async def build(self, build_pipeline: BuildPipeline) -> ComposedPipeline:
-        """Build the pipeline. Raises ConfigError if it is not one of several models."""
+    async def build(self, build_pipeline: BuildPipeline) -> None:
+        """Build the pipeline. Raises ConfigError if the task uses one model only."""
         pipeline = await build_pipeline(self.info)
         if not isinstance(pipeline, ComposedPipeline):
             raise ConfigError(f"{self.name}: the task {self.config.pipeline} uses one model only")
         self.pipeline = pipeline
-        return pipeline
+
+    async def test(self) -> None:
+        """Answer the sample request of this version, and check the answer.
+
+        Raises ManifestError if the sample cannot be read, and BackendError if the request fails or
+        its answer is wrong.
+        """
+        sample, expected = await in_thread(f"{self.name} sample", self._read_sample)
+        try:
+            self._built_pipeline().check(await self.answer(sample), expected)
+        except PaddlepoolError as error:
+            raise BackendError(f"self-test: {error.message}") from error
 
     async def answer(self, sample: bytes) -> Any:
         """Answer a sample request and return the answer as it is stored. Raises PaddlepoolError."""
-        pipeline = self.pipeline
-        if pipeline is None:
-            raise ModelNotReady("the pipeline is not built")
+        pipeline = self._built_pipeline()
         deadline = self._clock() + SELFTEST_SECONDS
         context = ModelContext(deadline=deadline, parts=self.parts_with(None), admitted=True)
         try:
@@ -192,6 +188,11 @@ class ComposedModel(Leased):
             raise DeadlineExceeded(f"no answer within {limit:.0f} s", limit=limit) from None
         self.record(context.completed)
         return pipeline.answer_of(value)
+
+    def _built_pipeline(self) -> ComposedPipeline:
+        if self.pipeline is None:
+            raise ModelNotReady("the pipeline is not built")
+        return self.pipeline
 
     def _read_sample(self) -> tuple[bytes, Any]:
         directory, manifest = self.files.directory, self.manifest

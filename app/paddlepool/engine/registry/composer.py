@@ -37,13 +37,14 @@ class Composer:
         """Build and test a composed model on the newest versions of its parts.
 
         `instead` are versions that are about to be served. Raises ConfigError if a part is not
-        served or is composed itself, and the errors of ComposedModel.open().
+        served or is composed itself, and the errors of ComposedModel.test().
         """
         parts = {part: self._part(files, part, instead) for part in files.config.parts}
         context = self._context
         model = ComposedModel(files, parts, observer=context.observer, clock=context.clock)
         try:
-            await model.open(self._build_pipeline)
+            await model.build(self._build_pipeline)
+            await model.test()
         except BaseException:
             await model.close()
             raise

@@ -16,7 +16,13 @@ from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.tensors import TensorSpec
 from paddlepool.models.repository.files import staging_name, write_synced
 from paddlepool.models.repository.layout import VERSION, version_numbers
-from paddlepool.models.repository.manifest import MANIFEST, ONNX_SUFFIX, DerivedProgram, is_unused
+from paddlepool.models.repository.manifest import (
+    COMPOSED_FORMAT,
+    MANIFEST,
+    ONNX_SUFFIX,
+    DerivedProgram,
+    is_unused,
+)
 
 LAST_VERSION = 999_999_999
 TEMPLATES = Path(__file__).parent / "templates"
@@ -123,29 +129,44 @@ def write_manifest(
     Call it when all files are written. Equal versions give equal bytes, because a manifest has no
     times and no paths.
     """
-    with os.scandir(directory) as entries:
-        names = sorted(entry.name for entry in entries if not is_unused(entry))
-    files = {
-        name: {"bytes": (directory / name).stat().st_size, "sha256": sha256_of(directory / name)}
-        for name in names
-    }
     manifest = {
         "format": 2 if programs or program.endswith(ONNX_SUFFIX) else 1,
         "program": program,
         "params": params,
-        "files": files,
         "inputs": [asdict(spec) for spec in inputs],
         "outputs": [asdict(spec) for spec in outputs],
         "network": network,
-        "weights": asdict(origin) | {"sha256": weights_sha256},
+        **_contents(directory, asdict(origin) | {"sha256": weights_sha256}),
+    }
+    if programs:
+        manifest["programs"] = [asdict(program) for program in programs]
+    replace_manifest(directory, manifest)
+
+
+def write_composed_manifest(directory: Path, *, sample: str, answer: str, origin: Origin) -> None:
+    """Write the manifest of a composed model's version. Call it when all files are written."""
+    manifest = {"format": COMPOSED_FORMAT, "sample": sample, "answer": answer}
+    replace_manifest(directory, manifest | _contents(directory, asdict(origin)))
+
+
+def _contents(directory: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of a manifest that describe the files of a version and their origin."""
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if not is_unused(entry))
+    return {
+        "files": {
+            name: {
+                "bytes": (directory / name).stat().st_size,
+                "sha256": sha256_of(directory / name),
+            }
+            for name in names
+        },
+        "weights": weights,
         "built_with": {
             "paddlepool": __version__,
             "paddle": importlib.metadata.version("paddlepaddle"),
         },
     }
-    if programs:
-        manifest["programs"] = [asdict(program) for program in programs]
-    replace_manifest(directory, manifest)
 
 
 def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:

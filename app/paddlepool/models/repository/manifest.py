@@ -1,13 +1,15 @@
 """Parses manifest.json of a model version, and compares the files it lists by their sha256."""
 
+import contextlib
 import hashlib
+import json
 import os
 import re
 import time
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -32,6 +34,7 @@ FileName = Annotated[str, Field(pattern=f"^{FILE_NAME.pattern}$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ProgramName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 Format = Literal["paddle", "onnx"]
+COMPOSED_FORMAT: Final = 3
 Figure = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -122,7 +125,7 @@ class Contents(Strict):
 class ComposedManifest(Contents):
     """Contents of a version of a composed model: one request, and the answer that it must get."""
 
-    format: Literal[3]
+    format: Literal[3] = COMPOSED_FORMAT
     sample: FileName
     answer: FileName
 
@@ -168,35 +171,56 @@ AnyManifest = TypeVar("AnyManifest", Manifest, ComposedManifest)
 
 
 def read_manifest(directory: Path, *, label: str = "") -> Manifest:
-    """Parse a version's manifest. Raises ManifestError with every fault.
+    """Parse the manifest of a version with a program. Raises ManifestError with every fault.
 
     `label` is the version's name in errors; by default, it is made from the directory.
     """
     label = label or f"{directory.parent.name}/{directory.name}"
-    manifest = _parsed(_PARSER, directory, label)
-    if faults := "; ".join(_contradictions(manifest)):
-        raise ManifestError(f"{label}: {faults}")
-    return manifest
+    return _manifest(_text_of(directory, label), label)
 
 
 def read_composed_manifest(directory: Path) -> ComposedManifest:
     """Parse the manifest of a composed model's version. Raises ManifestError with every fault."""
     label = f"{directory.parent.name}/{directory.name}"
-    manifest = _parsed(_COMPOSED_PARSER, directory, label)
-    if unlisted := {manifest.sample, manifest.answer} - set(manifest.files):
-        raise ManifestError(f"{label}: {', '.join(sorted(unlisted))} is not listed in files")
-    return manifest
+    return _composed_manifest(_text_of(directory, label), label)
 
 
-def _parsed(parser: TypeAdapter[AnyManifest], directory: Path, label: str) -> AnyManifest:
-    path = directory / MANIFEST
+def read_contents(directory: Path, *, label: str = "") -> Manifest | ComposedManifest:
+    """Parse the manifest of a version of either kind. Raises ManifestError as read_manifest()."""
+    label = label or f"{directory.parent.name}/{directory.name}"
+    text = _text_of(directory, label)
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        if json.loads(text)["format"] == COMPOSED_FORMAT:
+            return _composed_manifest(text, label)
+    return _manifest(text, label)
+
+
+def _text_of(directory: Path, label: str) -> bytes:
     try:
-        with open_plain_file(path) as file:
+        with open_plain_file(directory / MANIFEST) as file:
             text = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as error:
         raise ManifestError(f"{label}: {MANIFEST} {_reason(error)}") from error
     if len(text) > MAX_MANIFEST_BYTES:
         raise ManifestError(f"{label}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+    return text
+
+
+def _manifest(text: bytes, label: str) -> Manifest:
+    manifest = _parsed(_PARSER, text, label)
+    if faults := "; ".join(_contradictions(manifest)):
+        raise ManifestError(f"{label}: {faults}")
+    return manifest
+
+
+def _composed_manifest(text: bytes, label: str) -> ComposedManifest:
+    manifest = _parsed(_COMPOSED_PARSER, text, label)
+    if unlisted := {manifest.sample, manifest.answer} - set(manifest.files):
+        raise ManifestError(f"{label}: {', '.join(sorted(unlisted))} is not listed in files")
+    return manifest
+
+
+def _parsed(parser: TypeAdapter[AnyManifest], text: bytes, label: str) -> AnyManifest:
     try:
         return parser.validate_json(text, strict=True)
     except ValidationError as error:

@@ -31,7 +31,7 @@ from paddlepool.models.repository.manifest import (
     FILE_NAME,
     MANIFEST,
     MAX_MANIFEST_BYTES,
-    read_manifest,
+    read_contents,
     verify_files,
 )
 
@@ -271,7 +271,7 @@ def _is_published(source: Source, local: Path, files: Mapping[str, RemoteFile]) 
         raise ManifestError(f"{MANIFEST} cannot be read: {error}") from error
     if manifest is None or source.read(files[MANIFEST], limit=MAX_MANIFEST_BYTES) != manifest:
         return False
-    verify_files(local, read_manifest(local), low_priority=True)
+    verify_files(local, read_contents(local), low_priority=True)
     return True
 
 
@@ -288,7 +288,7 @@ def _copy_version(
         staging.mkdir(parents=True)
         write_synced(staging / MANIFEST, [text])
         label = f"{model.name}/{version}"
-        manifest = read_manifest(staging, label=label)
+        manifest = read_contents(staging, label=label)
         for name, entry in manifest.files.items():
             file = files.get(name)
             if file is None or file.bytes != entry.bytes:

@@ -1,0 +1,102 @@
+"""Open a composed model for a command: seal a version, or test it with its sample request."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from paddlepool.contracts.errors import ConfigError, ExportError
+from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.main import build_pipeline, build_workers
+from paddlepool.making.export.publish import Origin, write_composed_manifest
+from paddlepool.models.repository.layout import ComposedFiles, ModelRepository
+from paddlepool.models.repository.manifest import MANIFEST, ComposedManifest
+from paddlepool.observability.metrics import Metrics
+from paddlepool.tasks.task import load_tasks, settings_class
+
+ANSWER = "answer.json"
+DRAIN_SECONDS = 5.0
+
+
+def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
+    """Answer the sample request in a directory MODEL/VERSION and write its manifest.
+
+    The directory holds one file, the sample. Returns the answer, which is written beside it. Raises
+    ExportError, and the errors of the parts and of the request.
+    """
+    where = f"{directory.parent.name}/{directory.name}"
+    if (directory / MANIFEST).exists():
+        raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
+    samples = [entry for entry in directory.iterdir() if entry.name != ANSWER and entry.is_file()]
+    if len(samples) != 1:
+        raise ExportError(
+            f"{where} must hold one file, the sample request; found {len(samples)}: "
+            f"{', '.join(sorted(path.name for path in samples)) or 'none'}"
+        )
+    [sample] = samples
+    repository = ModelRepository(directory.parent.parent)
+    files = ComposedFiles(
+        name=directory.parent.name,
+        version=int(directory.name),
+        directory=directory,
+        config=repository.config(directory.parent.name),
+        manifest=ComposedManifest(
+            files={}, weights={}, built_with={}, sample=sample.name, answer=ANSWER
+        ),
+    )
+    answer = asyncio.run(_answer(repository, files, sample.read_bytes()))
+    text = json.dumps(answer, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+    (directory / ANSWER).write_text(text, "utf-8")
+    origin = Origin("foreign", source=source, licence=licence)
+    write_composed_manifest(directory, sample=sample.name, answer=ANSWER, origin=origin)
+    return answer
+
+
+async def _answer(repository: ModelRepository, files: ComposedFiles, sample: bytes) -> Any:
+    async with opened_parts(repository, files) as model:
+        return await model.answer(sample)
+
+
+async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
+    """Answer the sample request of a sealed version and compare. Raises BackendError."""
+    async with opened_parts(repository, files) as model:
+        await model.test()
+    return "ok, the sample request got its answer"
+
+
+@asynccontextmanager
+async def opened_parts(
+    repository: ModelRepository, files: ComposedFiles
+) -> AsyncIterator[ComposedModel]:
+    """Load the parts of a composed model, and yield the model on them, not tested."""
+    tasks = load_tasks()
+    metrics = Metrics(build={})
+    workers = build_workers(settings_class(tasks.values())(), metrics, tasks.values())
+    build = partial(build_pipeline, repository, metrics, tasks, workers)
+    context = EngineContext(open_predictor=ProcessBackend(), observer=metrics)
+    registry = ModelRegistry(
+        repository, context=context, build_pipeline=build, drain_timeout=DRAIN_SECONDS
+    )
+    workers.codec.pool.start()
+    try:
+        for name in dict.fromkeys(files.config.parts.values()):
+            await registry.load(name)
+            if repository.config(name).parts:
+                raise ConfigError(f"{files.name}: its part {name} is composed itself")
+        served = {model.name: model for model in registry.served()}
+        parts = {part: served[name] for part, name in files.config.parts.items()}
+        model = ComposedModel(files, parts, observer=metrics, clock=context.clock)
+        try:
+            await model.build(build)
+            yield model
+        finally:
+            await model.close()
+    finally:
+        await registry.close()
+        await workers.close()
