@@ -7,7 +7,7 @@ that run in a codec process import `paddlepool.codec` instead, which loads no we
 from paddlepool.compat.api import CompatibleApi
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.ports import Pipeline, RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import Pipeline, RequestContext, RequestOutput, ServedModelInfo
 from paddlepool.contracts.tensors import (
     STRINGS,
     Array,
@@ -16,7 +16,7 @@ from paddlepool.contracts.tensors import (
     TensorSpec,
     strings_of,
 )
-from paddlepool.engine.dataplane import RequestOutput, ready
+from paddlepool.engine.dataplane import ready
 from paddlepool.models.repository.config import parse_parameters
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import (

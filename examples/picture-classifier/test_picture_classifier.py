@@ -48,7 +48,7 @@ class FakeCodecs:
 class FakeContext(RequestContext):
     """A model whose logits are the means of red and blue."""
 
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = "") -> list[Tensors]:
         return [{"logits": job["picture"].mean(axis=(2, 3))[:, ::2]} for job in jobs]
 
 

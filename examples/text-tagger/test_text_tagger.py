@@ -41,7 +41,7 @@ def info(*tags: str) -> ServedModelInfo:
 class FakeContext(RequestContext):
     """A model that takes a script with a fifth of the letters as a tag."""
 
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = "") -> list[Tensors]:
         return [{"logits": job["shares"].astype(np.float32) * 20 - 4} for job in jobs]
 
 

@@ -23,7 +23,7 @@ MEAN = "tests.tasks.codecs.means:mean"
 
 
 class Context(RequestContext):
-    async def infer(self, jobs: Sequence[Tensors]) -> list[Tensors]:
+    async def infer(self, jobs: Sequence[Tensors], *, part: str = "") -> list[Tensors]:
         raise NotImplementedError
 
 
