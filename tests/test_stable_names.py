@@ -279,6 +279,7 @@ PLUGIN = """
 CALLER get
 CompatibleApi name task path endpoint max_bytes operation summary reply body more errors headers
     agents paths info
+ComposedPipeline run close payload_of answer_of check
 Codecs read_picture
 Codecs.read_picture body function values context
 ErrorForm model write
@@ -287,11 +288,13 @@ Options booleans expected limits
 PICTURE_BODY
 Pipeline run close
 RequestContext deadline stages infer stage add_seconds
+RequestContext.infer jobs part
 RequestOutput value model version group stages
 Routing model instance_group predictor timeout_ms options
 RoutingDep
 STRINGS
 ServedModelInfo name version directory inputs outputs max_rows parameters pipeline
+    parts
 Services settings dataplane
 Services.dataplane.run task read model version group timeout
 ServicesDep
@@ -442,6 +445,7 @@ def members(value: Any) -> set[str]:
 def test_names_for_other_packages() -> None:
     current = {name: getattr(plugin, name) for name in plugin.__all__}
     current |= {
+        "RequestContext.infer": RequestContext.infer,
         "Codecs.read_picture": plugin.Codecs.read_picture,
         "Services.dataplane.run": DataPlane.run,
     }

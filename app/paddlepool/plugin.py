@@ -7,7 +7,13 @@ that run in a codec process import `paddlepool.codec` instead, which loads no we
 from paddlepool.compat.api import CompatibleApi
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.ports import Pipeline, RequestContext, RequestOutput, ServedModelInfo
+from paddlepool.contracts.ports import (
+    ComposedPipeline,
+    Pipeline,
+    RequestContext,
+    RequestOutput,
+    ServedModelInfo,
+)
 from paddlepool.contracts.tensors import (
     STRINGS,
     Array,
@@ -40,6 +46,7 @@ __all__ = [
     "Array",
     "Codecs",
     "CompatibleApi",
+    "ComposedPipeline",
     "ErrorForm",
     "Fault",
     "Options",
