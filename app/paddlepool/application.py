@@ -37,7 +37,7 @@ from paddlepool.service.api.services import Services
 from paddlepool.service.api.v2 import infer, models
 from paddlepool.service.api.v2.tensors import BINARY_HEADER
 from paddlepool.settings.server import API_NAMES, PREFIX, PluginSettings, Settings
-from paddlepool.tasks.plugins import OWN, declarations, load
+from paddlepool.tasks.plugins import OWN, declarations, load_declared
 from paddlepool.tasks.task import Task
 
 DESCRIPTION = (
@@ -191,7 +191,7 @@ def enabled_apis(settings: PluginSettings, tasks: Container[str]) -> tuple[Compa
     apis = [api for api in COMPATIBLE_APIS if api.name in enabled and api.task in tasks]
     for declaration in declared:
         if declaration.name in enabled and declaration.origin != OWN:
-            apis.append(api := load(declaration, "API", CompatibleApi))
+            apis.append(api := load_declared(declaration, "API", CompatibleApi))
             if api.task not in tasks:
                 raise ConfigError(
                     f"{declaration.name!r} of {declaration.origin}: there is no task {api.task!r}"

@@ -59,7 +59,7 @@ def _declared(modules: Mapping[str, str], origin: str) -> Iterable[Declaration]:
     return (Declaration(name, module, origin) for name, module in modules.items())
 
 
-def load(declaration: Declaration, default: str, kind: type[T]) -> T:
+def load_declared(declaration: Declaration, default: str, kind: type[T]) -> T:
     """Import the declared object; `default` is its attribute if the reference names none.
 
     Raises ConfigError if the module cannot be imported or has no such object of this kind.

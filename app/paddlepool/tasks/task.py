@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.settings.server import PREFIX, Settings, read_plugin_settings, settings_with
 from paddlepool.tasks import PIPELINES
-from paddlepool.tasks.plugins import OWN, Declaration, declarations, load
+from paddlepool.tasks.plugins import OWN, Declaration, declarations, load_declared
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -100,7 +100,9 @@ def load_tasks(modules: Mapping[str, str] | None = None) -> dict[str, Task]:
     else:
         declared = [Declaration(name, module, OWN) for name, module in modules.items()]
     return {
-        declaration.name: replace(load(declaration, "TASK", Task), origin=declaration.origin)
+        declaration.name: replace(
+            load_declared(declaration, "TASK", Task), origin=declaration.origin
+        )
         for declaration in declared
     }
 
