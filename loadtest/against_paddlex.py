@@ -34,6 +34,7 @@ from strangers import CACHE, Stranger, unpacked
 from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import opaque
 from paddlepool.tasks.transforms.boxes import boxes_from_map, reading_order
 from paddlepool.tasks.transforms.config import (
     BoxesFromMap,
@@ -44,7 +45,7 @@ from paddlepool.tasks.transforms.config import (
 )
 from paddlepool.tasks.transforms.labels import characters_of, text_from_classes, top_labels
 from paddlepool.tasks.transforms.masks import label_map
-from paddlepool.tasks.transforms.stages import opaque, prepare
+from paddlepool.tasks.transforms.stages import prepare
 
 Array = NDArray[Any]
 PROGRAM = Path(__file__).parent / "peer_programs" / "paddlex_operations.py"

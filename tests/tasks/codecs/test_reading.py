@@ -12,9 +12,8 @@ from paddlepool.contracts.caller import CALLER, Caller
 from paddlepool.contracts.errors import ImageUnreadable, TextTooLong
 from paddlepool.contracts.ports import RequestContext
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.tasks.codecs.picture import PictureStore, Pixels
+from paddlepool.tasks.codecs.picture import PictureStore, Pixels, opaque
 from paddlepool.tasks.codecs.pool import CodecPool, Codecs, check_read
-from paddlepool.tasks.codecs.reading import over_white
 from tests.tasks.codecs.pictures import encoded
 
 pytestmark = pytest.mark.slow
@@ -88,7 +87,7 @@ def test_transparency_is_shown_over_white() -> None:
     pixels[..., :3] = (np.arange(512) // 2)[:, None, None]
     pixels[..., 3] = np.arange(512) // 2
     exact = pixels[..., :3] * (pixels[..., 3:] / 255) + (255 - pixels[..., 3:].astype(float))
-    shown: Pixels = over_white(pixels)
+    shown: Pixels = opaque(pixels)
     assert np.abs(shown - exact).max() <= 0.51
-    opaque = pixels[..., :3].copy()
-    assert over_white(opaque) is opaque
+    plain = pixels[..., :3].copy()
+    assert opaque(plain) is plain

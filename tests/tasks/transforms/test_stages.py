@@ -12,10 +12,11 @@ from paddlepool.contracts.errors import ImageUnreadable, ResolutionTooHigh
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.encode import encode
 from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import opaque
 from paddlepool.tasks.codecs.pool import CodecPool
 from paddlepool.tasks.transforms.boxes import boxes_from_map
 from paddlepool.tasks.transforms.config import read_inference_config
-from paddlepool.tasks.transforms.stages import opaque, open_picture, prepare, warm_up
+from paddlepool.tasks.transforms.stages import open_picture, prepare, warm_up
 from tests.tasks.transforms.test_config import CLASSIFIER, DETECTOR, RECOGNISER
 
 LIMITS = asdict(PictureLimits())

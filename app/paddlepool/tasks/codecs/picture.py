@@ -123,3 +123,16 @@ def bands(height: int, width: int) -> Iterator[slice]:
     """Return slices that divide `height` rows into bands of about BAND_PIXELS pixels."""
     rows = max(1, BAND_PIXELS // width)
     return (slice(top, min(height, top + rows)) for top in range(0, height, rows))
+
+
+def opaque(pixels: Pixels, ground: int = 255) -> Pixels:
+    """Return the picture as RGB, on grey of the level `ground` where it is transparent."""
+    height, width, channels = pixels.shape
+    if channels == 3:
+        return pixels
+    result = np.empty((height, width, 3), np.uint8)
+    for rows in bands(height, width):  # two bytes for each value of the whole would be too many
+        alpha = pixels[rows, :, 3:].astype(np.uint16)
+        mixed = pixels[rows, :, :3] * alpha + ground * (255 - alpha) + 127
+        result[rows] = mixed // 255
+    return result

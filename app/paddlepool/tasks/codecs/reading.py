@@ -8,12 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.limits import PictureLimits
-from paddlepool.tasks.codecs.picture import Pixels, bands
+from paddlepool.tasks.codecs.picture import opaque
 
 
 def read_picture(
@@ -25,20 +23,8 @@ def read_picture(
     """
     del descriptors
     started = time.perf_counter()
-    pixels = over_white(decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"])))
+    pixels = opaque(decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"])))
     decoded = time.perf_counter()
     made = pkgutil.resolve_name(meta["function"])(pixels, meta["values"])
     seconds = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
     return {"pixels": pixels.shape[0] * pixels.shape[1], "seconds": seconds}, made
-
-
-def over_white(pixels: Pixels) -> Pixels:
-    """Return RGB pixels, over white where they are transparent."""
-    height, width, channels = pixels.shape
-    if channels == 3:
-        return pixels
-    result = np.empty((height, width, 3), np.uint8)
-    for rows in bands(height, width):  # two bytes for each value of the whole would be too many
-        darkness, alpha = 255 - pixels[rows, :, :3].astype(np.uint16), pixels[rows, :, 3:]
-        result[rows] = 255 - (darkness * alpha + 127) // 255
-    return result

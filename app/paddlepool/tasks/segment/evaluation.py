@@ -22,7 +22,7 @@ from paddlepool.evidence.quality.ports import (
 )
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.limits import PictureLimits
-from paddlepool.tasks.codecs.picture import Floats, Pixels
+from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque
 from paddlepool.tasks.segment import matte
 from paddlepool.tasks.segment.pipeline import mask_agreement, read_parameters
 
@@ -207,7 +207,7 @@ def _picture(path: Path) -> Pixels:
     """
     body = read_bytes(path)
     try:
-        return matte.over_white(decode(body, PictureLimits()))
+        return opaque(decode(body, PictureLimits()))
     except InputError as error:
         raise error.about(str(path)) from None
 

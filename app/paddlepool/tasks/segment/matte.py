@@ -223,13 +223,6 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
     return result
 
 
-def over_white(pixels: Pixels) -> Pixels:
-    """Return the picture as the network sees it: RGB, over white where it is transparent."""
-    if pixels.shape[2] == 3:
-        return pixels
-    return stacked(pixels, pixels[..., 3], ground=flat(WHITE, pixels.shape[1]))
-
-
 Bands = Callable[[slice], Pixels]
 """A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
 

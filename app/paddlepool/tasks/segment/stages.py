@@ -18,7 +18,7 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.encode import check_output, encode
 from paddlepool.tasks.codecs.limits import PictureLimits
-from paddlepool.tasks.codecs.picture import Floats, Pixels, read_pixels, write_pixels
+from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
 from paddlepool.tasks.segment import matte
 from paddlepool.tasks.segment.foreground import foreground_colours
 from paddlepool.tasks.segment.refine import guided_alpha, matted_alpha
@@ -47,7 +47,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
             received=height * width,
         )
     check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
-    tensor = matte.network_input(matte.over_white(whole), **meta["network"])
+    tensor = matte.network_input(opaque(whole), **meta["network"])
     if _needs_pixels(meta, channels):
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
@@ -142,7 +142,7 @@ def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
         alpha = matte.plain_alpha(mask, width, height)
     else:
         refined = guided_alpha if meta["refine"] == "guided" else matted_alpha
-        alpha = refined(matte.over_white(pixels), mask)
+        alpha = refined(opaque(pixels), mask)
     if meta["threshold"] is not None:
         alpha = np.where(alpha >= meta["threshold"] * 255.0, np.uint8(255), np.uint8(0))
     if channels == 4:
@@ -178,7 +178,7 @@ def _compose(
     paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
     ground = matte.flat(paint, canvas.width)
     if meta["bg_blur"] is not None:
-        seen = matte.over_white(pixels)
+        seen = opaque(pixels)
         ground = matte.blurred(seen, alpha, percent=meta["bg_blur"], canvas=canvas)
         del seen  # the largest picture must fit the memory limit, here and below
     colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)

@@ -13,10 +13,8 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.encode import encode
 from paddlepool.tasks.codecs.limits import PictureLimits
-from paddlepool.tasks.codecs.picture import Floats, Pixels, bands
+from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque
 from paddlepool.tasks.transforms.preprocess import OPERATIONS
-
-WHITE = 255
 
 
 class Prepared(NamedTuple):
@@ -26,9 +24,7 @@ class Prepared(NamedTuple):
     size: tuple[int, int]
 
 
-def prepare(
-    picture: Pixels, operations: Sequence[Sequence[Any]], *, ground: int = WHITE
-) -> Prepared:
+def prepare(picture: Pixels, operations: Sequence[Sequence[Any]], *, ground: int = 255) -> Prepared:
     """Run the operations, as `InferenceConfig.as_meta()` returns them, on a decoded picture.
 
     A transparent picture is placed on grey of the level `ground`, because the colours behind
@@ -40,19 +36,6 @@ def prepare(
         values = OPERATIONS[name](values, **parameters)
     tensor = np.ascontiguousarray(values, np.float32)[None]
     return Prepared(tensor, (picture.shape[0], picture.shape[1]))
-
-
-def opaque(picture: Pixels, ground: int = WHITE) -> Pixels:
-    """Return the picture as RGB, on grey of the level `ground` where it is transparent."""
-    height, width, channels = picture.shape
-    if channels == 3:
-        return picture
-    result = np.empty((height, width, 3), np.uint8)
-    for rows in bands(height, width):
-        alpha = picture[rows, :, 3:].astype(np.uint16)
-        mixed = picture[rows, :, :3] * alpha + ground * (255 - alpha) + 127
-        result[rows] = mixed // 255
-    return result
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Any:
