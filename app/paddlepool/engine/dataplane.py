@@ -128,7 +128,7 @@ class DataPlane:
             _check_may_start(context.parts.values())
             try:
                 async with asyncio.timeout(timeout):
-                    with _admitted(served, context) as context.reservation:
+                    with _reserve(served, context) as context.reservation:
                         value = await pipeline.run(await read(), context)
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(context, timeout) from None
@@ -244,10 +244,10 @@ def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest
     return {WHOLE: PartOfRequest(served, group or served.config.default_group)}
 
 
-def _admitted(served: AnyModel, context: ModelContext) -> AbstractContextManager[Reservation]:
-    """Return the place that a request holds. Raises Overloaded and ModelNotReady."""
+def _reserve(served: AnyModel, context: ModelContext) -> AbstractContextManager[Reservation]:
+    """Hold a place for a request until its end. Raises Overloaded and ModelNotReady."""
     if isinstance(served, ComposedModel):
-        return served.admitted(context)
+        return served.reserve(context)
     return served.reserve(group=context.parts[WHOLE].group, deadline=context.deadline)
 
 

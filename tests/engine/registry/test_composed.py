@@ -287,6 +287,19 @@ async def test_a_part_that_comes_later_completes_it(tmp_path: Path) -> None:
     await bench.registry.close()
 
 
+async def test_a_part_that_is_mended_completes_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    two = bench.factory.of["two"]
+    two.behaviour = lambda inputs: {"y": 3 * inputs["x"]}  # type: ignore[operator]
+    await bench.registry.load_all()
+    assert bench.state_of("chain") == ("UNAVAILABLE", "self-test: 6.0 instead of 4.0")
+    two.behaviour = doubled
+    write_double(tmp_path, 2, name="two", queue=6)
+    await bench.registry.load("two")
+    assert (await bench.run(1)).value == ([4], (1, 2))
+    await bench.registry.close()
+
+
 async def test_a_part_that_is_unloaded_takes_it_along(bench: Bench) -> None:
     await bench.registry.unload("two")
     assert bench.state_of("chain") == ("UNAVAILABLE", "its part second, model two, is not served")

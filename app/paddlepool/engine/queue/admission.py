@@ -61,6 +61,16 @@ class Reservation:
         self._reservations.discard(self)
 
 
+def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
+    """Return the error of what needs more seconds than its deadline leaves."""
+    return Overloaded(
+        f"the queue needs about {needed:.2f} s, the deadline leaves {left:.2f} s",
+        retry_after=retry_after,
+        limit=round(left, 3),
+        received=round(needed, 3),
+    )
+
+
 def turns_ahead(waiting: Mapping[str, int], caller: str) -> int:
     """Number of waiting turns, counted by caller, that come before the caller's next one.
 
@@ -191,12 +201,7 @@ class Admission:
         run = self.times.expected(key)
         if wait > 0 and wait + run > left:
             self.on_rejected(Rejection.DEADLINE)
-            raise Overloaded(
-                f"the queue needs about {wait + run:.2f} s, the deadline leaves {left:.2f} s",
-                retry_after=wait,
-                limit=round(left, 3),
-                received=round(wait + run, 3),
-            )
+            raise too_slow(wait + run, left, retry_after=wait)
         limit = self.max_queue
         if len(self.queues) + len(self.reservations) < limit:
             return  # there is room, whatever the priorities

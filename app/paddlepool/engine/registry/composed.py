@@ -27,7 +27,7 @@ from paddlepool.contracts.ports import (
 )
 from paddlepool.contracts.reasons import Rejection
 from paddlepool.engine.concurrency import in_thread
-from paddlepool.engine.queue.admission import Reservation, turns_ahead
+from paddlepool.engine.queue.admission import Reservation, too_slow, turns_ahead
 from paddlepool.engine.queue.shape_queues import moving_average
 from paddlepool.engine.registry.leases import Leased
 from paddlepool.engine.registry.model import ServedModel
@@ -35,9 +35,7 @@ from paddlepool.engine.registry.request_context import CompletedRuns, ModelConte
 from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.layout import ComposedFiles
 from paddlepool.models.repository.manifest import ComposedManifest
-
-SELFTEST_SECONDS = 120.0
-"""Timeout of the sample request."""
+from paddlepool.models.repository.selftest import RUN_SECONDS
 
 
 class ComposedModel(Leased):
@@ -74,7 +72,7 @@ class ComposedModel(Leased):
         """Return each part's version and instance group for one request.
 
         `text` selects groups as "part:group,part:group"; other parts use their default groups.
-        Raises InvalidParameter for an unknown part; admitted() rejects an unknown group.
+        Raises InvalidParameter for an unknown part; reserve() rejects an unknown group.
         """
         chosen: dict[str, str] = {}
         for entry in text.split(",") if text else ():
@@ -93,7 +91,7 @@ class ComposedModel(Leased):
         }
 
     @contextlib.contextmanager
-    def admitted(self, context: ModelContext) -> Iterator[Reservation]:
+    def reserve(self, context: ModelContext) -> Iterator[Reservation]:
         """Hold a place for a request until its end; yields the place of its first job.
 
         A request is admitted once, for all of its parts. Raises InvalidParameter (group),
@@ -140,12 +138,7 @@ class ComposedModel(Leased):
             )
         if waiting and wait > left:
             self._observer.rejected(model=self.name, reason=Rejection.DEADLINE)
-            raise Overloaded(
-                f"the queue needs about {wait:.2f} s, the deadline leaves {left:.2f} s",
-                retry_after=wait,
-                limit=round(left, 3),
-                received=round(wait, 3),
-            )
+            raise too_slow(wait, left, retry_after=wait)
 
     def record(self, completed: Mapping[str, CompletedRuns]) -> None:
         """Learn from an answered request how long each part works on one request."""
@@ -178,14 +171,15 @@ class ComposedModel(Leased):
     async def answer(self, sample: bytes) -> Any:
         """Answer a sample request and return the answer as it is stored. Raises PaddlepoolError."""
         pipeline = self._built_pipeline()
-        deadline = self._clock() + SELFTEST_SECONDS
+        deadline = self._clock() + RUN_SECONDS
         context = ModelContext(deadline=deadline, parts=self.parts_with(None), admitted=True)
         try:
-            async with asyncio.timeout(SELFTEST_SECONDS):
+            async with asyncio.timeout(RUN_SECONDS):
                 value = await pipeline.run(pipeline.payload_of(sample), context)
         except TimeoutError:
-            limit = SELFTEST_SECONDS
-            raise DeadlineExceeded(f"no answer within {limit:.0f} s", limit=limit) from None
+            raise DeadlineExceeded(
+                f"no answer within {RUN_SECONDS:.0f} s", limit=RUN_SECONDS
+            ) from None
         self.record(context.completed)
         return pipeline.answer_of(value)
 

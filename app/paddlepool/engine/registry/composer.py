@@ -18,7 +18,8 @@ Newest = Mapping[str, AnyModel | None]
 class Composer:
     """Opens composed models for a registry. `newest` returns the newest served version of a model.
 
-    `incomplete` has the composed models that lacked a part, with the names of all of their parts.
+    `failed` has the composed models that are not served because opening them failed, with the names
+    of the models of their parts: a change of one of these is a reason to try again.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Composer:
     ) -> None:
         self._newest, self._context = newest, context
         self._history, self._build_pipeline = history, build_pipeline
-        self.incomplete: dict[str, frozenset[str]] = {}
+        self.failed: dict[str, frozenset[str]] = {}
 
     async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
         """Build and test a composed model on the newest versions of its parts.
@@ -39,6 +40,8 @@ class Composer:
         `instead` are versions that are about to be served. Raises ConfigError if a part is not
         served or is composed itself, and the errors of ComposedModel.test().
         """
+        if self._newest(files.name) is None:  # until it is open
+            self.failed[files.name] = frozenset(files.config.parts.values())
         parts = {part: self._part(files, part, instead) for part in files.config.parts}
         context = self._context
         model = ComposedModel(files, parts, observer=context.observer, clock=context.clock)
@@ -48,7 +51,7 @@ class Composer:
         except BaseException:
             await model.close()
             raise
-        self.incomplete.pop(files.name, None)
+        self.failed.pop(files.name, None)
         return model
 
     def _part(self, files: ComposedFiles, part: str, instead: Newest) -> ServedModel:
@@ -56,7 +59,6 @@ class Composer:
         name = files.config.parts[part]
         served = instead[name] if name in instead else self._newest(name)
         if served is None:
-            self.incomplete[files.name] = frozenset(files.config.parts.values())
             raise ConfigError(f"its part {part}, model {name}, is not served")
         if isinstance(served, ComposedModel):
             raise ConfigError(f"its part {part}, model {name}, is composed itself")
@@ -83,4 +85,5 @@ class Composer:
             if required:
                 label = f"{model.name}@{model.version}"
                 raise BackendError(f"{label}, which uses it, fails: {error.message}") from error
+            self.failed[model.name] = frozenset(files.config.parts.values())
             return None

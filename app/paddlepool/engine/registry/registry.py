@@ -110,13 +110,13 @@ class ModelRegistry:
         being read, even if an older version is served.
 
         Like every change, the load is completed even if its caller is cancelled. Composed models
-        that lacked this part are then loaded, too.
+        with this part that could not be opened are then tried again.
         """
         await self._shielded(self._load_with_dependents(name, changed))
 
     async def _load_with_dependents(self, name: str, changed: Collection[int] | None) -> None:
         await self._load(name, changed)
-        for composed, parts in tuple(self._composer.incomplete.items()):
+        for composed, parts in tuple(self._composer.failed.items()):
             if name in parts:
                 with contextlib.suppress(PaddlepoolError, OSError):  # index() has the reason
                     await self._load(composed, None)
@@ -391,7 +391,7 @@ class ModelRegistry:
     async def _unload(self, name: str) -> None:
         async with self._changing(name):
             self._wanted.discard(name)
-            self._composer.incomplete.pop(name, None)
+            self._composer.failed.pop(name, None)
             await self._keep(name, ())
             self._history.forget(name)
             log.info("%s: unloaded", name)
