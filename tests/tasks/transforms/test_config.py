@@ -1,11 +1,13 @@
 """What is read from inference.yml, and what is refused with which words."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.tasks.transforms import preprocess
 from paddlepool.tasks.transforms.config import (
     OPERATIONS,
@@ -13,6 +15,7 @@ from paddlepool.tasks.transforms.config import (
     LabelMap,
     TextFromClasses,
     TopK,
+    inference_config,
     read_inference_config,
 )
 
@@ -204,3 +207,10 @@ def test_an_error_about_an_operation_says_what_to_do() -> None:
 
 def test_each_operation_has_parameters_and_a_function() -> None:
     assert list(OPERATIONS) == list(preprocess.OPERATIONS)
+
+
+def test_the_file_of_a_model_version_is_read(tmp_path: Path) -> None:
+    info = ServedModelInfo(name="m", version=1, directory=tmp_path, inputs=(), outputs=())
+    assert inference_config(info) is None
+    (tmp_path / "inference.yml").write_text(CLASSIFIER)
+    assert inference_config(info) == read_inference_config(CLASSIFIER)

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.sentences import printable, sentence
 from paddlepool.models.repository.config import faults_of
 
@@ -325,6 +326,15 @@ def read_inference_config(text: str, *, paddlex_order: bool = True) -> Inference
             f"{FILE}: the last operation, and no other, must be one of {', '.join(CHANNELS_FIRST)}"
         )
     return InferenceConfig(name, tuple(steps), _postprocess(document), _shapes(document))
+
+
+def inference_config(info: ServedModelInfo) -> InferenceConfig | None:
+    """Read the `inference.yml` of a model version; None if its directory has none.
+
+    Raises ConfigError as read_inference_config() does.
+    """
+    path = info.directory / FILE
+    return read_inference_config(path.read_text("utf-8")) if path.is_file() else None
 
 
 def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
