@@ -135,7 +135,7 @@ def test_without_its_package_a_task_does_not_exist(repository: Path) -> None:
         assert client.get("/v2/health/live").status_code == 200
         assert client.get("/v2/health/ready").status_code == 503
         info = client.get("/info").json()
-        assert "'tagger', there are segment, sentiment" in info["models"][0]["reason"]
+        assert f"'tagger', there are {', '.join(PIPELINES)}" in info["models"][0]["reason"]
         assert "tagger_max_tags" not in info["limits"]
 
 

@@ -26,6 +26,7 @@ from paddlepool.service.api.routes import ROUTING
 from paddlepool.service.api.uploads import FILE_FIELDS
 from paddlepool.settings.server import OLDER_NAMES
 from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.classify import model as classify
 from paddlepool.tasks.segment import pipeline as segment
 from paddlepool.tasks.segment.request import OPTIONS
 from paddlepool.tasks.sentiment import pipeline as sentiment
@@ -37,6 +38,7 @@ from tests.service.api.fakes import Client, make_settings, product_client
 STATUSES = "200 400 403 408 429 500 501 503"
 """Those of every operation. OPERATIONS lists the others, after method, path and operation id."""
 OPERATIONS = """
+POST /classify classifyPicture 401 404 413 415 422 504
 POST /segment segmentImage 401 404 413 415 422 504
 POST /sentiment classifySentiment 401 404 413 415 422 504
 POST /v2/models/{model}/infer modelInfer 401 404 413 415 422 504
@@ -72,6 +74,7 @@ GET /v2/models/{model}/versions/{version}/sample modelVersionSample 401 404 413 
 """
 PAGES = ("/", "/compare", "/demo/demo.js", "/docs", "/docs/errors", "/openapi.json")
 PARAMETERS = {
+    "POST /classify": "instance_group model predictor timeout_ms top",
     "POST /segment": "bg_blur bg_color bg_fit colours crop crop_margin format instance_group model"
     " output position predictor refine scale shadow shadow_opacity size threshold timeout_ms",
     "POST /sentiment": "instance_group model predictor timeout_ms",
@@ -99,6 +102,7 @@ VALUES = {
 }
 """Of parameters with a list of values."""
 FIELDS = {
+    "POST /classify": "file image",
     "POST /segment": "file bg_image",
     "POST /api/remove": "file model a af ab ae om ppm dc vm",
     "POST /v1.0/removebg": "image_file image_file_b64 image_url size type type_level format roi"
@@ -113,6 +117,8 @@ SCHEMAS = """
 CandidateInfo agreement fit gain gain_high gain_low group largest_difference mean_difference
     reason resident_bytes seconds
 ChoiceInfo at by candidates group reason
+ClassLabel class_id label score
+ClassifyReply height labels model version width
 ComparedGroup backend base buckets candidate count default effective inflight live name options
     program proof queue_depth queue_limit rate ready reason refused replays resident_bytes runs
     start started threads times
@@ -224,7 +230,8 @@ paddlepool_shadow_requests_total model outcome
 paddlepool_stage_duration_seconds instance_group model predictor stage"""
 SETTINGS = """
 admin_key allowed_hosts api_keys api_keys_file backlog body_max_bytes body_memory_bytes
-codec_memory_bytes codec_processes codec_queue_size codec_timeout_seconds compatible_apis
+classify_max_bytes codec_memory_bytes
+codec_processes codec_queue_size codec_timeout_seconds compatible_apis
 cors_origins default_models drain_delay_seconds drain_timeout_seconds form_max_fields grpc_port
 header_max_bytes header_timeout_seconds health_needs_key host image_max_pixels image_max_side
 infer_json_max_bytes infer_max_bytes jpeg_max_scans keep_alive_seconds log_format log_level
@@ -245,6 +252,8 @@ CONFIG = {
     " tolerance",
     config.Budget: "mean_difference agreement",
     config.Warmup: "shapes",
+    classify.Parameters: "channels drawing interpolation labels mean output resize_short scale size"
+    " softmax std top",
     segment.Parameters: "size mean std output",
     sentiment.Parameters: "labels labels_zh buckets max_tokens pad_id",
 }
@@ -319,7 +328,8 @@ Tensors
 CODEC = "Array Pixels Tensors errors"
 """The names of paddlepool.codec."""
 INFO = """
-confinement.codecs confinement.predictors limits.body_max_bytes limits.form_max_fields
+confinement.codecs confinement.predictors limits.body_max_bytes limits.classify_max_bytes
+limits.form_max_fields
 limits.header_max_bytes limits.header_timeout_seconds limits.image_max_pixels limits.image_max_side
 limits.infer_json_max_bytes limits.infer_max_bytes limits.jpeg_max_scans limits.keep_alive_seconds
 limits.png_max_pixels limits.quota_concurrent_requests limits.quota_pixels_per_minute

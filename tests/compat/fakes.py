@@ -15,14 +15,18 @@ from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.engine.dataplane import DataPlane
 from paddlepool.tasks import PIPELINES
+from paddlepool.tasks.classify.pipeline import ClassifyRequest, ClassifyResult
 from paddlepool.tasks.segment.request import ForegroundBox, SegmentRequest, SegmentResult
 from paddlepool.tasks.sentiment.pipeline import Score, TextRequest, TextScores
 from paddlepool.tasks.task import load_tasks
+from paddlepool.tasks.transforms.labels import Label
 from tests.service.api.fakes import Client, make_services, make_settings, no_lifespan
 
 PICTURE = b"\xff\xd8\xff not opened by the API process"
 IN_BASE64 = base64.b64encode(PICTURE).decode()
 STAGES = {"queue": 0.0, "infer": 0.1}
+MODELS = {"classify": "animals", "segment": "u2netp", "sentiment": "emotion"}
+LABELS = (Label(3, "cat", 0.75), Label(1, "dog", 0.125))
 SCORES = (Score("happy", "快乐", 0.75), Score("sad", "悲伤", 0.25))
 
 
@@ -53,9 +57,21 @@ class FakePlane:
         self.options.append(options)
         if self.error is not None:
             raise self.error
-        value = self._mask(payload) if task == "segment" else self._scores(payload)
-        model = "u2netp" if task == "segment" else "emotion"
-        return RequestOutput(value=value, model=model, version=2, group="onednn", stages=STAGES)
+        answers: dict[str, Callable[[Any], Any]] = {
+            "classify": self._labels,
+            "segment": self._mask,
+            "sentiment": self._scores,
+        }
+        return RequestOutput(
+            value=answers[task](payload),
+            model=MODELS[task],
+            version=2,
+            group="onednn",
+            stages=STAGES,
+        )
+
+    def _labels(self, request: ClassifyRequest) -> ClassifyResult:
+        return ClassifyResult(list(LABELS[: request.top]), width=4, height=3)
 
     def _mask(self, wanted: SegmentRequest) -> SegmentResult:
         return SegmentResult(

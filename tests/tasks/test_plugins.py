@@ -50,6 +50,7 @@ def test_an_installed_task_is_beside_the_servers_own(install: Install) -> None:
     install("plugin_a", TASK, "tagger = plugin_a")
     tasks = load_tasks()
     assert {name: task.origin for name, task in tasks.items()} == {
+        "classify": OWN,
         "segment": f"paddlepool {__version__}",
         "sentiment": OWN,
         "tagger": "plugin_a 0.1",

@@ -3,8 +3,6 @@
 Decoding base64 is costly, so it waits until the request has a place in the queue.
 """
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,14 +10,16 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from paddlepool.contracts.errors import FileMissing, InvalidParameter
 from paddlepool.service.api.errors import ErrorForm
 from paddlepool.service.api.routes import Routing, TaskRoute, output_headers
 from paddlepool.service.api.services import Services, ServicesDep, run_off_loop
+from paddlepool.service.api.uploads import NOT_FETCHED, picture_in_base64, refused
 from paddlepool.service.api.v2.models import check_server
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult, SegmentSettings
 from paddlepool.tasks.sentiment.pipeline import SentimentSettings
+
+__all__ = ["NOT_FETCHED", "picture_in_base64", "refused"]
 
 JSON = "application/json"
 T = TypeVar("T")
@@ -117,36 +117,3 @@ EXAMPLE = (
     "FJg4BJgYGKDoxwemPw+QlQAAWxEE0gEHPTMAAAAASUVORK5CYII="
 )
 """Example picture in base64 for the API page: a red disc on white, 16 pixels wide."""
-
-NOT_FETCHED = (
-    "pictures are not fetched by URL, because that would expose addresses that only the server "
-    "can reach; send the picture itself"
-)
-ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
-
-
-def picture_in_base64(value: object, name: str) -> bytes:
-    """Decode base64, with or without a `data:` prefix. Raises FileMissing and InvalidParameter."""
-    if value is None or value in ("", b""):
-        raise FileMissing(f"{name} is missing: the picture, base64")
-    if not isinstance(value, str | bytes):
-        raise InvalidParameter(f"{name} must be a picture as base64")
-    text = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
-    beginning = text[:8].lower()
-    if beginning.startswith(ADDRESSES):
-        raise refused(name, NOT_FETCHED)
-    if beginning.startswith(b"data:"):
-        text = text[text.find(b",", 0, 256) + 1 :]
-    try:
-        picture = base64.b64decode(text)
-    except binascii.Error:
-        raise InvalidParameter(f"{name} is not base64") from None
-    if not picture:
-        raise FileMissing(f"{name}: the picture has 0 bytes")
-    return picture
-
-
-def refused(name: str, why: str) -> InvalidParameter:
-    """Build the error that rejects the field `name`."""
-    errors = ({"field": f"body.{name}", "message": why},)
-    return InvalidParameter(f"{name}: {why}", parameter=name, errors=errors)

@@ -80,10 +80,9 @@ def task_quality(
 
     `tasks` maps pipelines to their tasks' `quality`. Raises ConfigError if data cannot be read.
     """
-    if files.config.pipeline is not None:
-        build = tasks.get(files.config.pipeline)
-    else:
-        build = DigitQuality if (files.manifest.network or {}).get("name") == "mnist" else None
+    build = tasks.get(files.config.pipeline or "")
+    if build is None and (files.manifest.network or {}).get("name") == "mnist":
+        build = DigitQuality
     return build(files.info(), source) if build is not None else None
 
 

@@ -3,6 +3,8 @@
 The picture is the body itself or a file of a form. A form may have a second picture.
 """
 
+import base64
+import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -198,3 +200,37 @@ def _read_parameters(
             raise InvalidParameter(f"{name} is given twice in the {where}", parameter=name)
         parameters[name] = value
     return parameters
+
+
+NOT_FETCHED = (
+    "pictures are not fetched by URL, because that would expose addresses that only the server "
+    "can reach; send the picture itself"
+)
+ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
+
+
+def picture_in_base64(value: object, name: str) -> bytes:
+    """Decode base64, with or without a `data:` prefix. Raises FileMissing and InvalidParameter."""
+    if value is None or value in ("", b""):
+        raise FileMissing(f"{name} is missing: the picture, base64")
+    if not isinstance(value, str | bytes):
+        raise InvalidParameter(f"{name} must be a picture as base64")
+    text = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+    beginning = text[:8].lower()
+    if beginning.startswith(ADDRESSES):
+        raise refused(name, NOT_FETCHED)
+    if beginning.startswith(b"data:"):
+        text = text[text.find(b",", 0, 256) + 1 :]
+    try:
+        picture = base64.b64decode(text)
+    except binascii.Error:
+        raise InvalidParameter(f"{name} is not base64") from None
+    if not picture:
+        raise FileMissing(f"{name}: the picture has 0 bytes")
+    return picture
+
+
+def refused(name: str, why: str) -> InvalidParameter:
+    """Build the error that rejects the field `name`."""
+    errors = ({"field": f"body.{name}", "message": why},)
+    return InvalidParameter(f"{name}: {why}", parameter=name, errors=errors)

@@ -1,0 +1,91 @@
+"""Makes a model's input from a decoded picture. Runs in a codec process."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.tasks.codecs.picture import Pixels
+from paddlepool.tasks.transforms import preprocess
+
+INK_SHARE = 20 / 28
+"""The longer side of MNIST's digits, as a share of the picture's."""
+LEAST_INK = 64
+"""Pixels of a drawing belong to its strokes from this level on, of 255."""
+
+
+def network_input(pixels: Pixels, values: Mapping[str, Any]) -> Tensors:
+    """Run `operations` and return `input`, in `shape` if it is set, and `size`.
+
+    `size` is height and width of the picture itself.
+    """
+    array: Any = pixels
+    for name, parameters in values["operations"]:
+        array = OPERATIONS[name](array, **parameters)
+    tensor = np.ascontiguousarray(array, np.float32)[np.newaxis]
+    if values["shape"]:
+        tensor = tensor.reshape(values["shape"])
+    return {"input": tensor, "size": np.array(pixels.shape[:2], np.int32)}
+
+
+def grey(picture: Pixels) -> Pixels:
+    """Return the brightness, height x width x 1."""
+    levels: Pixels = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)[..., np.newaxis]
+    return levels
+
+
+def drawing(picture: Pixels, *, height: int, width: int) -> Pixels:
+    """Return the strokes white on black in the place and size of MNIST's digits.
+
+    The median of the picture's edge is its ground; strokes are darker on a light ground, and
+    lighter on a dark one. They are scaled to fit into 20 / 28 of the result, and their centre of
+    mass becomes its centre. Height x width x 1; all 0 if there are no strokes.
+    """
+    levels = grey(picture)[..., 0].astype(np.int16)
+    ground = int(np.median(np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])))
+    ink = (ground - levels if ground >= 128 else levels - ground).clip(0, 255).astype(np.uint8)
+    result = np.zeros((height, width, 1), np.uint8)
+    rows, columns = (
+        np.nonzero((ink >= LEAST_INK).any(1))[0],
+        np.nonzero((ink >= LEAST_INK).any(0))[0],
+    )
+    if not len(rows):
+        return result
+    strokes = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    ratio = min(height, width) * INK_SHARE / max(strokes.shape)
+    tall, wide = (max(1, round(side * ratio)) for side in strokes.shape)
+    small = cv2.resize(strokes, (wide, tall), interpolation=cv2.INTER_AREA).astype(np.float32)
+    small *= 255 / small.max()
+    top, left = (
+        min(max(0, round((side - 1) / 2 - mean)), side - length)
+        for side, length, mean in zip((height, width), (tall, wide), _centre(small), strict=True)
+    )
+    result[top : top + tall, left : left + wide, 0] = small.round()
+    return result
+
+
+def _centre(ink: Any) -> tuple[float, float]:
+    """Return the centre of mass: row and column."""
+    total = ink.sum()
+    row, column = (
+        float((ink.sum(1 - axis) * np.arange(ink.shape[axis])).sum() / total) for axis in (0, 1)
+    )
+    return row, column
+
+
+OPERATIONS = preprocess.OPERATIONS | {"Grey": grey, "Drawing": drawing}
+
+
+def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Any:
+    """Import this module and resize a small picture, so that no request pays for a first call."""
+    del meta, arrays, descriptors
+    OPERATIONS["ResizeImage"](
+        np.zeros((8, 8, 3), np.uint8),
+        resize_short=None,
+        size=(4, 4),
+        backend="pil",
+        interpolation="BILINEAR",
+    )
+    return {}, {}
