@@ -91,7 +91,7 @@ PARAMETERS = {
     "POST /semantic-segmentation": "instance_group model predictor timeout_ms",
 }
 VALUES = {
-    "output": "cutout mask composite",
+    "output": "cutout mask composite labels",
     "format": "png webp jpg",
     "size": "full preview medium hd",
     "refine": "none guided matting",

@@ -44,6 +44,8 @@ class FakePlane:
         self.error: PaddlepoolError | None = None
         self.before_reading: PaddlepoolError | None = None
         self.image = b"encoded"
+        self.output: str | None = None
+        self.labels = bytes([0, 255, 0, 255, 255, 0])
         self.scores: tuple[Score, ...] = SCORES
         self.box = ForegroundBox(top=1, left=2, width=3, height=4)
 
@@ -77,12 +79,12 @@ class FakePlane:
         return SegmentResult(
             image=self.image,
             format=wanted.format,
-            output=wanted.output,
+            output=self.output or wanted.output,
             width=3,
             height=2,
             box=self.box,
             confidence=0.9,
-            labels=bytes([0, 255, 0, 255, 255, 0]) if wanted.labels else None,
+            labels=self.labels if wanted.labels else None,
         )
 
     def _scores(self, request: TextRequest) -> tuple[TextScores, ...]:

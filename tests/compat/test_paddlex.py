@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paddlepool.compat.paddlex import PART_LABELS, _labels
+from paddlepool.compat.paddlex import PART_LABELS, _class_ids, _labels
 from tests.compat.fakes import IN_BASE64, PICTURE, FakeServer
 
 PATH = "/semantic-segmentation"
@@ -37,6 +37,19 @@ def test_labels_are_written_in_parts(count: int) -> None:
     mask = bytes([0, 127, 128, 255] * (count // 4 + 1))[:count]
     written = b"".join(_labels(mask)).decode()
     assert written == ",".join("1" if level >= 128 else "0" for level in mask)
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, PART_LABELS, PART_LABELS + 1])
+def test_class_ids_are_written_in_parts(count: int) -> None:
+    ids = (bytes(range(256)) * (count // 256 + 1))[:count]
+    written = b"".join(_class_ids(ids)).decode()
+    assert written == ",".join(str(number) for number in ids)
+
+
+def test_the_labels_of_a_semantic_segmentation_model(server: FakeServer) -> None:
+    server.plane.output, server.plane.labels = "labels", bytes([0, 255, 7, 12, 100, 0])
+    reply = server.post(PATH, json={"image": IN_BASE64, "visualize": False}).json()
+    assert reply["result"]["labelMap"] == [0, 255, 7, 12, 100, 0]
 
 
 @pytest.mark.parametrize(

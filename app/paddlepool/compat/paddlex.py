@@ -26,6 +26,9 @@ PART_LABELS = 256 * 1024
 ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
 """The text `0,` as one little-endian number of two bytes. This number plus 1 is the text `1,`."""
 
+ID_AND_COMMA = np.array([f"{number},".encode() for number in range(256)], "S4")
+"""The text of each class and a comma, filled up with zero bytes."""
+
 
 class PaddleXError(BaseModel):
     """An error in the form of PaddleX's serving."""
@@ -65,7 +68,8 @@ def _document(result: SegmentResult, log_id: str, visualize: bool) -> bytes:
     head = f'{{"logId":"{log_id}","errorCode":0,"errorMsg":"Success","result":{{"labelMap":['
     size = f'],"size":[{result.height},{result.width}],"image":'
     image = [b'"', *base64_parts(result.image), b'"'] if visualize else [b"null"]
-    labels = _labels(result.labels or b"")
+    write = _class_ids if result.output == "labels" else _labels
+    labels = write(result.labels or b"")
     return b"".join([head.encode(), *labels, size.encode(), *image, b"}}"])
 
 
@@ -76,6 +80,14 @@ def _labels(mask: bytes) -> Iterator[memoryview]:
         part = pixels[at : at + PART_LABELS]
         written = memoryview((part >> 7) + ZERO_AND_COMMA).cast("B")  # the join makes the only copy
         yield written[:-1] if at + PART_LABELS >= len(pixels) else written
+
+
+def _class_ids(labels: bytes) -> Iterator[bytes]:
+    """Yield the labels of a semantic segmentation model in parts, separated by commas."""
+    ids = np.frombuffer(labels, np.uint8)
+    for at in range(0, len(ids), PART_LABELS):
+        written = ID_AND_COMMA[ids[at : at + PART_LABELS]].tobytes().translate(None, b"\0")
+        yield written[:-1] if at + PART_LABELS >= len(ids) else written
 
 
 def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
@@ -100,8 +112,9 @@ API = CompatibleApi(
     operation="paddlexSemanticSegmentation",
     summary="As PaddleX: semantic segmentation",
     reply={
-        "description": "`result` has `labelMap`, 1 for foreground and 0 for background,"
-        " `size` as [height, width], and `image`, the same as a PNG in base64.",
+        "description": "`result` has `labelMap`, the class of each pixel (1 for foreground and 0"
+        " for background from a matting model), `size` as [height, width], and `image`, the same as"
+        " a PNG in base64.",
         "content": {JSON: {"schema": {"type": "object"}}},
     },
     body={JSON: {"schema": SCHEMA, "example": {"image": api.EXAMPLE}}},

@@ -51,10 +51,11 @@ class NetworkContext(RequestContext):
     """A request whose jobs are run by a function."""
 
     network: Network
+    input: str = "input"
 
     async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
         [job] = jobs
-        return [{"d0": self.network(job["input"])}]
+        return [{"d0": self.network(job[self.input])}]
 
 
 class Server:

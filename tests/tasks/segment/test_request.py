@@ -66,7 +66,7 @@ def test_options_become_typed_values(options: dict[str, Any], expected: dict[str
 @pytest.mark.parametrize(
     ("options", "background", "says"),
     [
-        ({"output": "matte"}, None, "cutout, mask, composite"),
+        ({"output": "matte"}, None, "cutout, mask, composite, labels"),
         ({"format": "jpg"}, None, "png, webp for output=cutout"),
         ({"format": "jpg", "output": "mask"}, None, "png, webp for output=mask"),
         ({"crop": "yes"}, None, "true or false"),
@@ -76,7 +76,7 @@ def test_options_become_typed_values(options: dict[str, Any], expected: dict[str
         ({"threshold": "nan"}, None, "0 to 1"),
         ({"threshold": "half"}, None, "a number from 0 to 1"),
         ({"threshold": True}, None, "a number from 0 to 1"),
-        ({"output": 3}, None, "cutout, mask, composite"),
+        ({"output": 3}, None, "cutout, mask, composite, labels"),
         (COMPOSITE | {"bg_color": 3}, None, "CSS"),
         ({"scale": True}, None, "10% to 100%"),
         (CROP | {"crop_margin": "1px" + " " * 1024}, None, "one, two"),

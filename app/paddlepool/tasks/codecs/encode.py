@@ -46,6 +46,15 @@ def encode(pixels: Pixels, *, format: str) -> Pixels:
     return {"png": _png, "webp": _webp, "jpg": _jpg}[format](pixels)
 
 
+def indexed_png(labels: Pixels, palette: bytes) -> Pixels:
+    """Encode labels (H, W) as a PNG with a palette of 256 colours; return the file's bytes (N,)."""
+    image = Image.fromarray(labels)
+    image.putpalette(palette)
+    file = io.BytesIO()
+    image.save(file, "PNG", compress_level=LEVEL)
+    return np.frombuffer(file.getbuffer(), np.uint8)
+
+
 def _webp(pixels: Pixels) -> Pixels:
     file = io.BytesIO()
     try:

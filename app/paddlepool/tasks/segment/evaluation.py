@@ -25,6 +25,8 @@ from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque
 from paddlepool.tasks.segment import matte
 from paddlepool.tasks.segment.pipeline import mask_agreement, read_parameters
+from paddlepool.tasks.segment.semantic import read_semantic
+from paddlepool.tasks.transforms.stages import prepare
 
 BETA_SQUARED = 0.3
 """Weight of recall in F, the field's convention since Achanta et al. 2009."""
@@ -127,6 +129,11 @@ class SegmentQuality:
     """Measures a model on pictures with known masks. Raises ConfigError without them."""
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
+        if read_semantic(info):
+            raise ConfigError(
+                f"{info.name} is a semantic segmentation model; the known masks are for matting "
+                "models"
+            )
         self._info = info
         self._output = read_parameters(info).output
         root = source.data / "sod_train"
@@ -214,6 +221,8 @@ def _picture(path: Path) -> Pixels:
 
 def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
     """Return the network's input for a picture, as in serving."""
+    if semantic := read_semantic(info):
+        return {info.inputs[0].name: prepare(picture, semantic.operations).tensor}
     parameters = read_parameters(info).model_dump(exclude={"output"})
     tensor = matte.network_input(picture, **parameters)
     return {info.inputs[0].name: tensor}
@@ -224,13 +233,18 @@ def _sized(array: Array) -> Array:
 
 
 class MaskComparison:
-    """How `paddlepool compare` measures a matting model: on pictures, by the IoU of two masks."""
+    """How `paddlepool compare` measures a matting model: on pictures, by the IoU of two masks.
+
+    A semantic segmentation model is measured by the share of pixels with equal labels.
+    """
 
     agreement_name = "mask IoU"
     least_agreement = 0.9  # masks of a picture without an object may differ much
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._info = info
+        if read_semantic(info):
+            self.agreement_name, self.least_agreement = "equal labels", 0.95
         self.agreement = mask_agreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:

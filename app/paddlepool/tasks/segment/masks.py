@@ -1,6 +1,10 @@
 """Normalises masks. Imports neither a picture library nor pydantic: every process imports this."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from paddlepool.tasks.codecs.picture import Floats
 
@@ -22,3 +26,8 @@ def normalise(mask: Floats) -> Floats:
     if high - low < 1e-6:
         return np.clip(mask, 0.0, 1.0)
     return (mask - np.float32(low)) / np.float32(high - low)
+
+
+def foreground_of(labels: NDArray[Any], *, classes: Sequence[int], invert: bool) -> Floats:
+    """Return a mask (h, w): 1 where the label is one of `classes`, else 0; `invert` swaps both."""
+    return np.isin(labels, classes, invert=invert).astype(np.float32)

@@ -190,12 +190,15 @@ def confidence(mask: Floats) -> float:
     return float(np.abs(2.0 * np.clip(mask, 0.0, 1.0) - 1.0).mean())
 
 
-def plain_alpha(mask: Floats, width: int, height: int) -> Pixels:
+def plain_alpha(mask: Floats, width: int, height: int, *, nearest: bool = False) -> Pixels:
     """Resize the mask to the picture; levels are truncated, as in save_output() of U²-Net.
 
-    See https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py.
+    See https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py. With `nearest`, no value
+    between those of the mask appears.
     """
     levels = (mask * np.float32(255.0)).astype(np.uint8)
+    if nearest:
+        return cv2.resize(levels, (width, height), interpolation=cv2.INTER_NEAREST)
     if width < levels.shape[1] or height < levels.shape[0]:
         # OpenCV would skip pixels. Pillow, which made the official masks, weights all of them.
         return np.array(Image.fromarray(levels).resize((width, height), Image.Resampling.BILINEAR))

@@ -1,4 +1,4 @@
-"""Pipeline of one matting model: open the picture, run one engine job, render the result.
+"""Pipeline of one segmentation model: open the picture, run one engine job, render the result.
 
 The first and the last step run in codec processes. This module loads no picture library.
 """
@@ -25,6 +25,7 @@ from paddlepool.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
 )
+from paddlepool.tasks.segment.semantic import check_options, label_agreement, read_semantic
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -79,8 +80,11 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 def mask_agreement(info: ServedModelInfo) -> Agreement:
     """Return a function that compares two outputs by the IoU of their masks, 1 if both are empty.
 
-    Raises ConfigError as read_parameters() does.
+    The outputs of a semantic segmentation model are compared by label_agreement(). Raises
+    ConfigError as read_parameters() and read_semantic() do.
     """
+    if semantic := read_semantic(info):
+        return label_agreement(semantic)
     output = read_parameters(info).output
 
     def agreement(outputs: Tensors, expected: Tensors) -> float:
@@ -117,6 +121,8 @@ RENDERED: dict[str, Any] = {
 def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
     check_types(meta, DECODED | {"seconds": {"decode": float, "preprocess": float}})
     check_pixels(call, meta["pixels"])
+    if "operations" in call["network"]:
+        return  # RequestContext.infer() checks the shape, which depends on the picture
     side = call["network"]["size"]
     _check_arrays(arrays, input=("float32", (1, 3, side, side)))
 
@@ -156,20 +162,31 @@ class SegmentPipeline:
 
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
         """Read the parameters. Raises ConfigError if they or the tensors do not fit the task."""
-        parameters = read_parameters(info)
+        self._info = info
+        self._semantic = semantic = read_semantic(info)
+        if semantic is None:
+            parameters = read_parameters(info)
+            self._network: dict[str, Any] = parameters.model_dump(exclude={"output"})
+            self._foreground: dict[str, Any] | None = None
+            self._output_name = parameters.output
+        else:
+            self._network = {"operations": semantic.operations}
+            self._foreground = {"classes": semantic.classes, "invert": semantic.invert}
+            self._output_name = semantic.output
         codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
-        self._network = parameters.model_dump(exclude={"output"})
         self._codecs = codecs
         self._limits = asdict(codecs.limits)
         self._input_name = info.inputs[0].name
-        self._output_name = parameters.output
 
     async def run(self, payload: SegmentRequest, context: RequestContext) -> SegmentResult:
         """Decode the picture, run the network and render the result.
 
-        Raises InputError for a bad picture or too large a result, Overloaded, QuotaExceeded,
+        Raises InputError for a bad picture, an option that the model cannot follow or too large a
+        result, Overloaded, QuotaExceeded,
         OSError, and the errors of CodecPool.submit() and RequestContext.infer().
         """
+        check_options(payload, self._info, self._semantic)
+        output = "labels" if self._semantic and payload.labels else payload.output
         descriptors: list[int] = []
 
         async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:
@@ -197,6 +214,8 @@ class SegmentPipeline:
         meta = payload.model_dump(exclude={"body", "background"}) | {
             "limits": self._limits,
             "background": None,
+            "output": output,
+            "foreground": self._foreground,
         }
         more = {"network": self._network, "most_pixels": SIZE_PIXELS.get(payload.size)}
         with ExitStack() as held:
@@ -220,7 +239,7 @@ class SegmentPipeline:
         return SegmentResult(
             image=reply.arrays["image"].tobytes(),
             format=payload.format,
-            output=payload.output,
+            output=output,
             width=rendered["width"],
             height=rendered["height"],
             box=ForegroundBox(**rendered["box"]),

@@ -101,8 +101,14 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
     "cutout": ("png", "webp"),
     "mask": ("png", "webp"),
     "composite": tuple(MEDIA_TYPES),
+    "labels": ("png",),
 }
 """Possible formats by `output`. JPEG has no alpha and blurs a mask's edge."""
+WITHOUT_LABELS = (
+    *("crop", "refine", "threshold", "colours", "scale", "position", "shadow"),
+    *("bg_color", "bg_blur", "crop_margin", "shadow_opacity"),
+)
+"""Options that have no effect on output=labels."""
 
 
 class SegmentOptions(Options):
@@ -128,8 +134,10 @@ class SegmentOptions(Options):
         "scale": "10% to 100%",
     }
 
-    output: Literal["cutout", "mask", "composite"] = Field(
-        "cutout", description="What to make from the picture."
+    output: Literal["cutout", "mask", "composite", "labels"] = Field(
+        "cutout",
+        description="What to make from the picture. `labels`: the class of each pixel as its grey "
+        "value, from a semantic segmentation model.",
     )
     format: Literal["png", "webp", "jpg"] = Field(
         default_factory=lambda: "png",
@@ -146,7 +154,9 @@ class SegmentOptions(Options):
     )
     crop: bool = Field(False, description="Crop to the foreground box.")
     refine: Literal["none", "guided", "matting"] = Field(
-        default_factory=lambda options: "none" if options["output"] == "mask" else "guided",
+        default_factory=lambda options: (
+            "none" if options["output"] in ("mask", "labels") else "guided"
+        ),
         description="`guided` makes the mask follow the picture's edges; `matting` also looks "
         "for hair and fur beside them and takes up to a second more. Left out: guided for "
         "cutout, none for mask, guided for composite.",
@@ -197,6 +207,14 @@ class SegmentOptions(Options):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
+        if self.output == "labels" and (
+            surplus := next((name for name in WITHOUT_LABELS if name in self.model_fields_set), "")
+        ):
+            raise InvalidParameter(
+                f"{surplus} has no effect on output=labels; leave it out",
+                parameter=surplus,
+                limit="cutout, mask, composite",
+            )
         composite = self.output == "composite"
         self._check_needs("bg_color", "output=composite", composite, limit="composite")
         self._check_needs("bg_blur", "output=composite", composite)
@@ -238,7 +256,8 @@ OPTIONS = schemas(SegmentOptions)
 class SegmentRequest(SegmentOptions):
     """One picture and the options for its result.
 
-    If `labels` is set, the result has the mask's pixels in addition to the encoded file.
+    If `labels` is set, the result has the mask's pixels in addition to the encoded file. From a
+    semantic segmentation model they are the labels, and the file has a palette.
     """
 
     body: bytes
@@ -275,8 +294,8 @@ class ForegroundBox:
 class SegmentResult:
     """The encoded picture.
 
-    `box` is the foreground's place in the uncropped picture. `labels` are the pixels of a mask, row
-    by row; None if they were not requested.
+    `box` is the foreground's place in the uncropped picture. `labels` are the pixels of a mask, or
+    the label of each pixel if `output` is `labels`, row by row; None if they were not requested.
     `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
     """
 

@@ -12,24 +12,45 @@ from typing import Any
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from paddlepool.contracts.errors import OutputTooLarge
+from paddlepool.contracts.errors import ModelOutputInvalid, OutputTooLarge
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.decode import decode
-from paddlepool.tasks.codecs.encode import check_output, encode
+from paddlepool.tasks.codecs.encode import check_output, encode, indexed_png
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
 from paddlepool.tasks.segment import matte
 from paddlepool.tasks.segment.foreground import foreground_colours
+from paddlepool.tasks.segment.masks import foreground_of
 from paddlepool.tasks.segment.refine import guided_alpha, matted_alpha
+from paddlepool.tasks.transforms.labels import pixel_labels
+from paddlepool.tasks.transforms.masks import label_map
+from paddlepool.tasks.transforms.stages import prepare
 
 Result = tuple[Mapping[str, Any], Tensors]
+
+
+def _palette() -> bytes:
+    """Return PaddleX's colour of each label: the bits of label + 1 in turn to red, green, blue."""
+    colours = bytearray()
+    for number in range(1, 257):
+        bits = [(number >> place) & 1 for place in range(9)]
+        colours += bytes(
+            sum(bit << (7 - depth) for depth, bit in enumerate(bits[channel::3]))
+            for channel in range(3)
+        )
+    return bytes(colours)
+
+
+PALETTE = _palette()
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Decode `body` into the picture's memory and make the network's input from it.
 
-    meta: limits, network {size, mean, std}, most_pixels of the result or None, and the options.
+    meta: limits, network {size, mean, std} or {operations} of a semantic segmentation model,
+    most_pixels of the result or None, and the options.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -46,8 +67,12 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
             limit=limits.png_pixels,
             received=height * width,
         )
-    check_output(width, height, format=meta["format"], grey=meta["output"] == "mask", limits=limits)
-    tensor = matte.network_input(opaque(whole), **meta["network"])
+    grey = meta["output"] in ("mask", "labels")
+    check_output(width, height, format=meta["format"], grey=grey, limits=limits)
+    if operations := meta["network"].get("operations"):
+        tensor = prepare(whole, operations).tensor
+    else:
+        tensor = matte.network_input(opaque(whole), **meta["network"])
     if _needs_pixels(meta, channels):
         write_pixels(descriptors[0], pixels)
     done = time.perf_counter()
@@ -76,14 +101,26 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Turn the network's mask (1, 1, h, w), which is finite, into the encoded result.
 
-    meta: shape of the picture and of the background (None without one), the options and limits.
+    meta: shape of the picture and of the background (None without one), the options and limits,
+    and foreground, which is None for a matting model, else the arguments of foreground_of().
     """
     started = time.perf_counter()
-    mask = np.asarray(arrays["mask"], np.float32)[0, 0]
-    background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
-    result, subject = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
+    if meta["foreground"] is None:
+        mask = np.asarray(arrays["mask"], np.float32)[0, 0]
+    else:
+        mask = foreground_of(pixel_labels(arrays["mask"][0]), **meta["foreground"])
+    if meta["output"] == "labels":
+        height, width, _ = meta["shape"]
+        result = _labels(arrays["mask"], height, width)
+        subject = matte.box_of(matte.plain_alpha(mask, width, height, nearest=True))
+    else:
+        background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
+        result, subject = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
     composed = time.perf_counter()
-    file = encode(result, format=meta["format"])
+    if meta["output"] == "labels" and meta["labels"]:
+        file = indexed_png(result, PALETTE)
+    else:
+        file = encode(result, format=meta["format"])
     arrays = {"image": file} | ({"labels": result.reshape(-1)} if meta["labels"] else {})
     done = time.perf_counter()
     return {
@@ -118,6 +155,8 @@ def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
 
     Leaving them out saves 3 MB per megapixel.
     """
+    if meta["output"] == "labels":
+        return False
     return meta["output"] != "mask" or meta["refine"] != "none" or channels == 4
 
 
@@ -136,10 +175,20 @@ def _shrink(pixels: Pixels, most: float) -> Pixels:
     return matte.resized(pixels, max(1, int(height * scale)), max(1, int(width * scale)))
 
 
+def _labels(output: NDArray[Any], height: int, width: int) -> Pixels:
+    """Return the label of each pixel (height, width). Raises ModelOutputInvalid over 255."""
+    labels = label_map(output, height=height, width=width)
+    if labels.dtype != np.uint8:
+        raise ModelOutputInvalid(
+            f"the labels go up to {int(labels.max())}; the segment task answers labels up to 255"
+        )
+    return labels
+
+
 def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
     height, width, channels = pixels.shape
     if meta["refine"] == "none":
-        alpha = matte.plain_alpha(mask, width, height)
+        alpha = matte.plain_alpha(mask, width, height, nearest=meta["foreground"] is not None)
     else:
         refined = guided_alpha if meta["refine"] == "guided" else matted_alpha
         alpha = refined(opaque(pixels), mask)

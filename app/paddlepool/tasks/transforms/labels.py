@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
+
+from paddlepool.contracts.errors import ModelOutputInvalid
 
 BLANK = 0
 """The class between two characters."""
@@ -58,3 +61,21 @@ def text_from_classes(scores: NDArray[Any], characters: Sequence[str]) -> list[T
         text = "".join(characters[i] for i in classes[kept])
         texts.append(Text(text, float(highest[kept].mean()) if kept.any() else 0.0))
     return texts
+
+
+def pixel_labels(output: NDArray[Any]) -> NDArray[Any]:
+    """Return the label of each pixel, (h, w) of whole numbers, from the output of one picture.
+
+    That is labels (h, w) or (1, h, w) as whole numbers, or a score for each class (classes, h, w).
+    Raises ModelOutputInvalid for another output.
+    """
+    labels = output
+    if labels.ndim == 3:
+        whole = np.issubdtype(labels.dtype, np.integer) and len(labels) == 1
+        labels = labels[0] if whole else labels.argmax(axis=0)
+    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
+        raise ModelOutputInvalid(
+            f"the output {output.dtype}{(1, *output.shape)} has neither labels (1, height, width) "
+            "nor scores (1, classes, height, width)"
+        )
+    return labels

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddlepool.contracts.errors import ModelOutputInvalid
+from paddlepool.tasks.transforms.labels import pixel_labels
 
 MOST_CLASSES = 1 << 16
 
@@ -18,15 +19,7 @@ def label_map(output: NDArray[Any], *, height: int, width: int) -> NDArray[Any]:
     for each class (1, classes, h, w). The nearest value is taken, as PaddleX does. Raises
     ModelOutputInvalid for another output, and for labels below 0 or above 65,535.
     """
-    labels = output[0]
-    if labels.ndim == 3:
-        whole = np.issubdtype(labels.dtype, np.integer) and len(labels) == 1
-        labels = labels[0] if whole else labels.argmax(axis=0)
-    if labels.ndim != 2 or not np.issubdtype(labels.dtype, np.integer):
-        raise ModelOutputInvalid(
-            f"the output {output.dtype}{output.shape} has neither labels (1, height, width) nor "
-            "scores (1, classes, height, width)"
-        )
+    labels = pixel_labels(output[0])
     lowest, highest = int(labels.min()), int(labels.max())
     if lowest < 0 or highest >= MOST_CLASSES:
         raise ModelOutputInvalid(

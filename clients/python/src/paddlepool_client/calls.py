@@ -54,7 +54,11 @@ class SegmentOptions(TypedDict, total=False):
     Names, types and descriptions are those of the server's OpenAPI document.
     """
 
-    output: Annotated[Literal["cutout", "mask", "composite"], "What to make from the picture."]
+    output: Annotated[
+        Literal["cutout", "mask", "composite", "labels"],
+        "What to make from the picture. `labels`: the class of each pixel as its grey value, from "
+        "a semantic segmentation model.",
+    ]
     format: Annotated[
         Literal["png", "webp", "jpg"],
         "Encoding; jpg for composite only. Left out: what Accept prefers, else png.",

@@ -32,7 +32,7 @@ TASK = "segment"
 NOTE = ".paddlepool.json"
 FORMAT_OF = {".png": "png", ".webp": "webp", ".jpg": "jpg", ".jpeg": "jpg"}
 BACKGROUND = ("bg_color", "bg_image", "bg_blur")
-OUTPUTS = ("cutout", "mask", "composite")
+OUTPUTS = ("cutout", "mask", "composite", "labels")
 STANDARD = "-"
 MOST_JOBS = 64
 
