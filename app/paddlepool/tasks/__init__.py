@@ -2,6 +2,7 @@
 
 PIPELINES: dict[str, str] = {
     "classify": "paddlepool.tasks.classify.task",
+    "ocr": "paddlepool.tasks.ocr.task",
     "segment": "paddlepool.tasks.segment.task",
     "sentiment": "paddlepool.tasks.sentiment.task",
 }

@@ -50,6 +50,8 @@ class Task:
     parts: tuple[str, ...] = ()
     """The parts of the task's models, if it uses several models in one request. Its pipelines are
     then ComposedPipelines, and `info.parts` has the model of each part."""
+    optional_parts: tuple[str, ...] = ()
+    """Further parts, which a model may lack."""
     settings: type[BaseModel] | None = None
     """The task's own settings, read from variables as the server's are; `/info` shows them."""
     headers: tuple[str, ...] = ()
@@ -125,7 +127,8 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
             "package with this task installed?"
         )
     task = tasks[info.pipeline]
-    if set(task.parts) != set(info.parts):
+    parts = set(info.parts) - set(task.optional_parts)
+    if set(task.parts) != parts:
         raise ConfigError(
             f"{info.name}: the parts of the task {info.pipeline} are "
             f"{', '.join(task.parts) or 'none'}, config.toml has {', '.join(info.parts) or 'none'}"

@@ -126,28 +126,57 @@ async def read_upload(
     InvalidParameter, and the errors of Exchange.receive().
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
-    kind = media_type(request)
-    if kind == FORM:
+    if media_type(request) == FORM:
         files, fields = await read_form(
             request, max_files=2 if second else 1, max_fields=max_fields, field_bytes=FIELD_BYTES
         )
         # Pages send an empty field if the user chose no second picture.
         sent = [(name, value) for name, value in fields if value or name not in second]
         picture, background = _pick_pictures(files, sent, second)
-        parameters = _read_parameters(sent, known, "form")
-        for name in parameters:
-            if name in query:
-                message = f"{name} is given both in the query and in the form"
-                raise InvalidParameter(message, parameter=name)
-        return picture, background, query | parameters
+        return picture, background, _merged(query, _read_parameters(sent, known, "form"))
+    return _body_picture(request, await request.body()), None, query
+
+
+async def read_pictures(
+    request: Request, *, known: Sequence[str], max_fields: int, max_files: int
+) -> tuple[list[bytes], dict[str, str]]:
+    """Read a request whose body is a picture, or a form with pictures, and every parameter by name.
+
+    A parameter of `known` may occur once, in query or form. Raises as read_upload() does.
+    """
+    query = _read_parameters(request.query_params.multi_items(), known, "query")
+    if media_type(request) != FORM:
+        return [_body_picture(request, await request.body())], query
+    files, fields = await read_form(
+        request, max_files=max_files, max_fields=max_fields, field_bytes=FIELD_BYTES
+    )
+    pictures = [_not_empty(body) for name, body in files if name in FILE_FIELDS]
+    if not pictures or len(pictures) < len(files):
+        raise FileMissing(
+            f"the form has no file, or one in a field of another name; {_UPLOAD_HINT}"
+        )
+    return pictures, _merged(query, _read_parameters(fields, known, "form"))
+
+
+def _body_picture(request: Request, body: bytes) -> bytes:
+    """Return the body if it is a picture. Raises FileMissing and UnsupportedMediaType."""
+    kind = media_type(request)
     if kind.startswith(RAW_TYPES):
-        return _not_empty(await request.body()), None, query
-    if not kind and not await request.body():
+        return _not_empty(body)
+    if not kind and not body:
         raise FileMissing(f"the request has no picture; {_UPLOAD_HINT}")
     raise UnsupportedMediaType(
         f"the body is neither multipart/form-data nor a picture; {_UPLOAD_HINT}",
         limit="multipart/form-data, image/*",
     )
+
+
+def _merged(query: dict[str, str], form: dict[str, str]) -> dict[str, str]:
+    for name in form:
+        if name in query:
+            message = f"{name} is given both in the query and in the form"
+            raise InvalidParameter(message, parameter=name)
+    return query | form
 
 
 def _pick_pictures(

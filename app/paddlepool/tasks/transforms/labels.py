@@ -51,15 +51,25 @@ def characters_of(character_dict: Sequence[str]) -> list[str]:
 def text_from_classes(scores: NDArray[Any], characters: Sequence[str]) -> list[Text]:
     """Return the text of each line: PaddleX's `CTCLabelDecode`.
 
-    `scores` is (lines, steps, classes), `characters` that of `characters_of`. Repeats are merged,
-    then blanks dropped. The score is the mean of those left; a text without characters has 0.
+    `scores` is (lines, steps, classes), `characters` that of `characters_of`.
+    """
+    return text_from_best(scores.argmax(axis=2), scores.max(axis=2), characters)
+
+
+def text_from_best(
+    best: NDArray[Any], highest: NDArray[Any], characters: Sequence[str]
+) -> list[Text]:
+    """Return the text of each line from its best classes and their scores, both (lines, steps).
+
+    Repeats are merged, then blanks dropped. The score is the mean of those left; a text without
+    characters has 0.
     """
     texts = []
-    for classes, highest in zip(scores.argmax(axis=2), scores.max(axis=2), strict=True):
+    for classes, scores in zip(best, highest, strict=True):
         kept = classes != BLANK
         kept[1:] &= classes[1:] != classes[:-1]
         text = "".join(characters[i] for i in classes[kept])
-        texts.append(Text(text, float(highest[kept].mean()) if kept.any() else 0.0))
+        texts.append(Text(text, float(scores[kept].mean()) if kept.any() else 0.0))
     return texts
 
 

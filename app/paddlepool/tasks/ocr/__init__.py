@@ -1,0 +1,6 @@
+"""The task of `POST /ocr`: pictures in; their lines of text out, with scores and corners.
+
+`request` reads a request's options, `paddlex` the requests of PaddleX's clients. `pipeline`
+connects the detector and the recogniser, `stages` are its calls into codec processes, `crops` the
+geometry of lines, `router` is the endpoint, and `task` declares the task.
+"""

@@ -1,0 +1,82 @@
+"""The line of text in a box: its size, its pixels, and the tensors of a batch of lines.
+
+The roundings are those of PaddleX 3.7.2 (`inference/pipelines/components/common/crop_image_regions`
+and `inference/models/text_recognition`).
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from paddlepool.tasks.codecs.picture import Floats, Pixels
+from paddlepool.tasks.transforms.boxes import Corners, smallest_rectangle
+from paddlepool.tasks.transforms.preprocess import MOST_LINE_WIDTH
+from paddlepool.tasks.transforms.stages import prepare
+
+UPRIGHT = 1.5
+"""A crop whose height is at least this multiple of its width is turned: its text is vertical."""
+STEP = 64
+"""Widths of lines are rounded up to a multiple of this, so that batches share few shapes."""
+
+
+class Crop(NamedTuple):
+    """The rectangle of a box, corners (4, 2) clockwise from the top left, and its size."""
+
+    corners: Floats
+    width: int
+    height: int
+
+    @property
+    def is_upright(self) -> bool:
+        return self.height >= UPRIGHT * self.width
+
+    def input_width(self, tall: int, least: int) -> int:
+        """Return the width of the recogniser's input for this line, a multiple of STEP.
+
+        `tall` is the input's height, `least` its least width.
+        """
+        width, height = (self.height, self.width) if self.is_upright else (self.width, self.height)
+        wide = min(int(tall * max(least / tall, width / height)), MOST_LINE_WIDTH)
+        return math.ceil(wide / STEP) * STEP
+
+
+def crop_of(box: NDArray[Any]) -> Crop:
+    """Return the crop of a box (4, 2) in whole pixels, at least one pixel wide and high."""
+    corners, _ = smallest_rectangle(box)
+    top, right, bottom, left = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
+    return Crop(corners, max(1, int(max(top, bottom))), max(1, int(max(right, left))))
+
+
+def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
+    """Return the pixels of a crop, straightened; vertical text lies on its side."""
+    width, height = crop.width, crop.height
+    target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
+    matrix = cv2.getPerspectiveTransform(crop.corners.astype(np.float32), target)
+    line = cv2.warpPerspective(
+        picture, matrix, (width, height), flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE
+    )
+    return np.rot90(line) if crop.is_upright else line
+
+
+def line_tensors(
+    picture: Pixels, boxes: Corners, widths: Sequence[int], operations: Sequence[Sequence[Any]]
+) -> dict[int, Floats]:
+    """Return the recogniser's input (lines, 3, height, width) for each of the `widths` by width.
+
+    `widths` has the width of each box; lines of one width keep the order of the boxes. A line that
+    is narrower has zeros to the right. `operations` are those of `InferenceConfig.as_meta()`.
+    """
+    rows: dict[int, list[Floats]] = {}
+    for box, width in zip(boxes, widths, strict=True):
+        line, _ = prepare(np.ascontiguousarray(pixels_of(picture, crop_of(box))), operations)
+        rows.setdefault(width, []).append(line[0])
+    tensors = {}
+    for width, lines in rows.items():
+        tensor = tensors[width] = np.zeros((len(lines), *lines[0].shape[:2], width), np.float32)
+        for row, line in zip(tensor, lines, strict=True):
+            row[..., : line.shape[2]] = line
+    return tensors

@@ -1,0 +1,108 @@
+"""Pipeline of one composed model: find the lines of each picture, then read them.
+
+Pictures are decoded, searched and cut in codec processes; see `stages`. This module loads no
+picture library.
+"""
+
+import difflib
+from typing import Any
+
+import numpy as np
+
+from paddlepool.contracts.errors import BackendError, InputError, InvalidParameter
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.tasks.codecs.pool import Codecs
+from paddlepool.tasks.ocr.parts import ORIENT, Parts
+from paddlepool.tasks.ocr.reader import CHECKS, STAGES, PageReader
+from paddlepool.tasks.ocr.request import OcrRequest, OcrResult
+
+RGB = 3
+"""Bytes of a pixel."""
+SIMILAR = 0.95
+"""Least share of equal characters in a self-test's answer, and of boxes near the expected ones."""
+NEAR = 16
+"""Maximum distance, in pixels, of corners that are near. bfloat16 moves some as far as that."""
+
+
+class OcrPipeline:
+    """Implements ComposedPipeline; a payload is an OcrRequest, a value an OcrResult."""
+
+    def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
+        """Read what the files of the parts say. Raises ConfigError if they do not fit the task."""
+        self._parts = Parts(info)
+        self._codecs = codecs
+        codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
+
+    async def run(self, payload: OcrRequest, context: RequestContext) -> OcrResult:
+        """Read the pictures one after another.
+
+        Raises InputError for a bad picture or option, Overloaded, QuotaExceeded, OSError, and the
+        errors of CodecPool.submit() and RequestContext.infer().
+        """
+        if payload.orientation and self._parts.orienter is None:
+            raise InvalidParameter(
+                f"orientation needs a model with the part {ORIENT}; this one has none",
+                parameter="orientation",
+            )
+        most = self._parts.parameters.most_side
+        if payload.limit is not None and payload.limit > most:
+            raise InvalidParameter(
+                f"limit is {payload.limit}; this model searches at most {most} pixels a side",
+                parameter="limit",
+                limit=most,
+                received=payload.limit,
+            )
+        if payload.format == "png" and len(payload.pictures) > 1:
+            raise InvalidParameter(
+                f"format=png draws one picture, received {len(payload.pictures)}",
+                parameter="format",
+                limit="json, text",
+                received=len(payload.pictures),
+            )
+        pages, image = [], None
+        for number, body in enumerate(payload.pictures, 1):
+            with self._codecs.pictures.open(RGB * self._codecs.limits.pixels) as picture:
+                reader = PageReader(self._parts, self._codecs, picture, payload, context)
+                try:
+                    await reader.open(body)
+                except InputError as error:
+                    if len(payload.pictures) == 1:
+                        raise
+                    raise error.about(f"picture {number}") from None
+                pages.append(await reader.read())
+                if payload.format == "png":
+                    image = await reader.draw()
+        return OcrResult(pages=tuple(pages), image=image)
+
+    def payload_of(self, sample: bytes) -> OcrRequest:
+        """Return the request for a sample, which is a picture."""
+        return OcrRequest(pictures=(sample,))
+
+    def answer_of(self, value: OcrResult) -> list[dict[str, Any]]:
+        """Return the lines as JSON: text, score and corners."""
+        return [
+            {"text": line.text, "score": round(line.score, 4), "box": list(map(list, line.box))}
+            for page in value.pages
+            for line in page.lines
+        ]
+
+    def check(self, answer: Any, expected: Any) -> None:
+        """Compare texts by their characters, and boxes by the distance of their corners.
+
+        Lower precision may change a few. Raises BackendError.
+        """
+        text, wanted = ("\n".join(line["text"] for line in lines) for lines in (answer, expected))
+        similar = difflib.SequenceMatcher(None, text, wanted, autojunk=False).ratio()
+        boxes = np.array([line["box"] for line in answer], np.int64).reshape(-1, 4, 2)
+        near = [
+            len(boxes) > 0 and np.abs(boxes - line["box"]).max(axis=(1, 2)).min() <= NEAR
+            for line in expected
+        ]
+        if similar < SIMILAR or (near and np.mean(near) < SIMILAR):
+            raise BackendError(
+                f"{similar:.1%} of the characters and {sum(near)} of {len(near)} boxes are as "
+                f"expected; received {text[:200]!r} instead of {wanted[:200]!r}"
+            )
+
+    def close(self) -> None:
+        """Do nothing: the codecs are shared and belong to `paddlepool.main`."""

@@ -1,0 +1,240 @@
+"""Reads one page: opens the picture, finds its lines, and reads them a portion at a time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.errors import ImageUnreadable, PaddlepoolError, WorkerCrashed
+from paddlepool.contracts.ports import RequestContext
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.concurrency import in_thread_or_inline
+from paddlepool.engine.process.replies import Reply
+from paddlepool.engine.queue.job import INLINE_BYTES
+from paddlepool.tasks.codecs.picture import Picture
+from paddlepool.tasks.codecs.pool import Codecs, check_pixels, check_types
+from paddlepool.tasks.ocr.parts import DETECT, ORIENT, RECOGNISE, Parts
+from paddlepool.tasks.ocr.request import Line, OcrRequest, Page
+from paddlepool.tasks.transforms.config import DetResizeForTest
+from paddlepool.tasks.transforms.labels import Text, text_from_best, text_from_classes
+
+STAGES = "paddlepool.tasks.ocr.stages"
+LINE_BYTES = 8 << 20
+"""Maximum bytes of the lines that are cut at a time; one line has at most 1.8 MB."""
+
+# Checks of the answers of codec processes (paddlepool.engine.process.replies.Check): names, types,
+# shapes and sizes. RequestContext.infer() checks the models' inputs.
+
+
+def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    check_types(meta, {"shape": [int] * 3, "seconds": {"decode": float, "preprocess": float}})
+    check_pixels(call, meta["shape"][0] * meta["shape"][1])
+    _check_arrays(arrays, input=("float32", arrays["input"].shape))
+
+
+def check_turned(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    check_types(meta, {"shape": [int] * 3, "seconds": {"preprocess": float}})
+    if sorted(meta["shape"]) != sorted(call["shape"]):
+        raise ValueError("a turned picture has other sides")
+    _check_arrays(arrays, input=("float32", arrays["input"].shape))
+
+
+def check_found(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    check_types(meta, {"seconds": {"postprocess": float}})
+    count = len(arrays["widths"])
+    if count > call["boxes"]["max_candidates"]:
+        raise ValueError(f"{count} lines")
+    _check_arrays(arrays, boxes=("int32", (count, 4, 2)), widths=("int32", (count,)))
+
+
+def check_cut(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    check_types(meta, {"seconds": {"postprocess": float}})
+    widths, tall = call["widths"], call["tall"]
+    _check_arrays(
+        arrays,
+        **{str(wide): ("float32", (widths.count(wide), 3, tall, wide)) for wide in set(widths)},
+    )
+
+
+def check_drawn(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
+    check_types(meta, {"seconds": {"encode": float}})
+    height, width, _ = call["shape"]
+    size = arrays["image"].size
+    if not 0 < size <= (1 << 16) + 8 * height * width:
+        raise ValueError(f"a file of {size} bytes")
+    _check_arrays(arrays, image=("uint8", (size,)))
+
+
+def _check_arrays(arrays: Tensors, **expected: tuple[str, tuple[int, ...]]) -> None:
+    if {name: (array.dtype.name, array.shape) for name, array in arrays.items()} != expected:
+        raise ValueError(f"arrays other than {expected}")
+
+
+CHECKS = {
+    "open_page": check_opened,
+    "turn_page": check_turned,
+    "find_lines": check_found,
+    "cut_lines": check_cut,
+    "draw_lines": check_drawn,
+}
+"""Checks of the answers, by stage."""
+
+
+class PageReader:
+    """One page of a request, in the memory of `picture`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        codecs: Codecs,
+        picture: Picture,
+        payload: OcrRequest,
+        context: RequestContext,
+    ) -> None:
+        self._parts, self._codecs, self._picture = parts, codecs, picture
+        self._payload, self._context = payload, context
+        self._limits = asdict(codecs.limits)
+        self._detection = parts.detection(payload)
+
+    async def open(self, body: bytes) -> None:
+        """Decode the picture and turn it upright, and make the detector's input.
+
+        Raises InputError, Overloaded, QuotaExceeded, and the errors of submit() and infer().
+        """
+        orienter = self._parts.orienter if self._payload.orientation else None
+        detect = self._detector_meta()
+        first = detect if orienter is None else {"operations": orienter.config.as_meta()}
+        meta = {"most_side": None, "limits": self._limits, "format": self._payload.format} | first
+        reply = await self._call(
+            "open_page", meta, {"body": np.frombuffer(body, np.uint8)}, crash_error=ImageUnreadable
+        )
+        self._picture.charge()
+        self._shape = reply.meta["shape"]
+        CALLER.get().spend("pixels", self._shape[0] * self._shape[1])
+        self._angle = 0
+        if orienter is not None:
+            [scores] = await self._infer(ORIENT, orienter.input, reply.arrays["input"])
+            self._angle = self._parts.angles[int(scores[0].argmax())]
+            meta = detect | {"shape": self._shape, "turns": self._angle // 90}
+            reply = await self._call("turn_page", meta, {})
+            self._shape = reply.meta["shape"]
+        self._input = reply.arrays["input"]
+
+    async def read(self) -> Page:
+        """Find the lines and read them. open() was called before. Raises like open()."""
+        [probabilities] = await self._infer(DETECT, self._parts.detector.input, self._input)
+        del self._input
+        detection = self._detection
+        names = ("thresh", "box_thresh", "unclip_ratio")
+        parameters = self._parts.boxes | {name: detection[name] for name in names}
+        line = (self._parts.line_height, self._parts.least_width)
+        meta = {"shape": self._shape, "boxes": parameters, "line": line}
+        reply = await self._call("find_lines", meta, {"map": probabilities})
+        self._boxes, widths = reply.arrays["boxes"], reply.arrays["widths"]
+        texts: dict[int, Text] = {}
+        for places in portions(widths, 3 * self._parts.line_height * 4):
+            texts |= zip(places, await self._texts(places, widths[places].tolist()), strict=True)
+        boxes: list[Any] = [tuple(map(tuple, box)) for box in self._boxes.tolist()]
+        return Page(
+            width=self._shape[1],
+            height=self._shape[0],
+            angle=self._angle,
+            lines=tuple(
+                Line(texts[place].text, texts[place].score, box)
+                for place, box in enumerate(boxes)
+                if texts[place].score >= self._payload.min_score
+            ),
+            boxes=tuple(boxes),
+            detection=detection,
+        )
+
+    async def draw(self) -> bytes:
+        """Return the picture with its boxes as a PNG. read() was called before."""
+        meta = {"shape": self._shape}
+        reply = await self._call("draw_lines", meta, {"boxes": self._boxes})
+        return reply.arrays["image"].tobytes()
+
+    async def _texts(self, places: Sequence[int], widths: list[int]) -> list[Text]:
+        """Cut lines, which are in the order of their widths, and read them."""
+        recogniser = self._parts.recogniser
+        meta = {
+            "shape": self._shape,
+            "operations": recogniser.config.as_meta(),
+            "widths": widths,
+            "tall": self._parts.line_height,
+        }
+        reply = await self._call("cut_lines", meta, {"boxes": self._boxes[places]})
+        jobs = [{recogniser.input: reply.arrays[str(width)]} for width in dict.fromkeys(widths)]
+        outputs = await self._context.infer(jobs, part=RECOGNISE)
+        work = partial(read_texts, outputs, self._parts.characters)
+        with self._context.stage("postprocess"):
+            if sum(array.nbytes for output in outputs for array in output.values()) > INLINE_BYTES:
+                return await in_thread_or_inline("texts", work)
+            return work()
+
+    async def _infer(self, part: str, name: str, tensor: NDArray[Any]) -> list[NDArray[Any]]:
+        [outputs] = await self._context.infer([{name: tensor}], part=part)
+        return list(outputs.values())
+
+    def _detector_meta(self) -> dict[str, Any]:
+        operations = self._parts.detector.config.overridden(
+            DetResizeForTest.__name__,
+            limit_side_len=self._detection["limit"],
+            limit_type=self._detection["limit_type"],
+        )
+        return {
+            "operations": operations.as_meta(),
+            "most_side": self._parts.parameters.most_side,
+        }
+
+    async def _call(
+        self,
+        stage: str,
+        meta: Mapping[str, Any],
+        arrays: Tensors,
+        *,
+        crash_error: type[PaddlepoolError] = WorkerCrashed,
+    ) -> Reply:
+        """Run a stage in a codec process. All but the first are urgent."""
+        reply = await self._codecs.pool.submit(
+            f"{STAGES}:{stage}",
+            meta,
+            arrays,
+            descriptors=(self._picture.descriptor,),
+            deadline=self._context.deadline,
+            crash_error=crash_error,
+            urgent=stage != "open_page",
+        )
+        self._context.add_seconds(reply.meta["seconds"])
+        return reply
+
+
+def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
+    """Yield the places of the lines in the order of their widths, in portions of LINE_BYTES."""
+    portion: list[int] = []
+    size = 0
+    for place in np.argsort(widths, kind="stable").tolist():
+        line = int(widths[place]) * bytes_a_column
+        if portion and size + line > LINE_BYTES:
+            yield portion
+            portion, size = [], 0
+        portion.append(place)
+        size += line
+    if portion:
+        yield portion
+
+
+def read_texts(outputs: Sequence[Tensors], characters: Sequence[str]) -> list[Text]:
+    """Return the text of each line, from the scores of all classes or from the best ones alone."""
+    texts: list[Text] = []
+    for output in outputs:
+        scores, *classes = sorted(output.values(), key=lambda array: array.dtype.kind)
+        if classes:
+            texts += text_from_best(classes[0], scores, characters)
+        else:
+            texts += text_from_classes(scores, characters)
+    return texts

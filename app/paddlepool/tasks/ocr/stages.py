@@ -1,0 +1,167 @@
+"""The calls that `/ocr` makes into codec processes; the picture stays in memory between them.
+
+Each public function is a Handler (`paddlepool.engine.process.worker`). All but warm_up() return the
+seconds that each stage took. A picture in memory is RGB without alpha.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from paddlepool.contracts.tensors import Tensors
+from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.encode import check_output, encode
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
+from paddlepool.tasks.ocr.crops import crop_of, line_tensors
+from paddlepool.tasks.transforms.boxes import boxes_from_map, reading_order
+from paddlepool.tasks.transforms.stages import prepare
+
+Result = tuple[Mapping[str, Any], Tensors]
+
+SAMPLE_SIDE = 512
+"""The brightness of a transparent picture is measured on at most about twice as many rows."""
+RED = (220, 40, 40)
+
+
+def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Decode `body` into the picture's memory, and make the first model's input from it.
+
+    meta: limits, operations (of the first model), most_side (of the input; None without limit) and
+    format of the result.
+    """
+    started = time.perf_counter()
+    limits = PictureLimits(**meta["limits"])
+    picture = decode(arrays["body"].tobytes(), limits)
+    picture = opaque(picture, contrasting_ground(picture))
+    height, width = picture.shape[:2]
+    if meta["format"] == "png":  # reject now, before a model runs
+        check_output(width, height, format="png", grey=False, limits=limits)
+    decoded = time.perf_counter()
+    tensor = _tensor(picture, meta)
+    write_pixels(descriptors[0], picture)
+    seconds = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
+    return {"shape": [height, width, 3], "seconds": seconds}, {"input": tensor}
+
+
+def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Turn the picture in its memory, and make the detector's input from it.
+
+    meta: shape, turns (quarter turns anticlockwise), operations and most_side.
+    """
+    del arrays
+    started = time.perf_counter()
+    picture = np.ascontiguousarray(np.rot90(_picture(meta, descriptors), meta["turns"]))
+    write_pixels(descriptors[0], picture)
+    tensor = _tensor(picture, meta)
+    seconds = {"preprocess": time.perf_counter() - started}
+    return {"shape": list(picture.shape), "seconds": seconds}, {"input": tensor}
+
+
+def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Return the boxes (n, 4, 2) in the detector's map (1, 1, h, w), in reading order.
+
+    The reply also has the width of the recogniser's input for each. meta: shape of the picture,
+    boxes (the arguments of boxes_from_map()) and line (height and least width of that input).
+    """
+    del descriptors
+    started = time.perf_counter()
+    height, width, _ = meta["shape"]
+    probabilities = np.asarray(arrays["map"], np.float32)[0, 0]
+    boxes, _scores = boxes_from_map(probabilities, height=height, width=width, **meta["boxes"])
+    boxes = boxes[reading_order(boxes)]
+    widths = [crop_of(box).input_width(*meta["line"]) for box in boxes]
+    seconds = {"postprocess": time.perf_counter() - started}
+    return {"seconds": seconds}, {"boxes": boxes, "widths": np.array(widths, np.int32)}
+
+
+def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Cut lines out of the picture: a tensor (lines, 3, height, width) for each width, by its name.
+
+    meta: shape, operations of the recogniser, and widths, that of each of the `boxes`.
+    """
+    started = time.perf_counter()
+    picture = _picture(meta, descriptors)
+    boxes = np.asarray(arrays["boxes"], np.int32)
+    tensors = line_tensors(picture, boxes, meta["widths"], meta["operations"])
+    seconds = {"postprocess": time.perf_counter() - started}
+    return {"seconds": seconds}, {str(width): tensor for width, tensor in tensors.items()}
+
+
+def draw_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Draw the boxes into the picture and encode it as a PNG. meta: shape."""
+    started = time.perf_counter()
+    picture = np.array(_picture(meta, descriptors))
+    thickness = max(1, round(max(picture.shape) / 800))
+    cv2.polylines(picture, list(arrays["boxes"]), isClosed=True, color=RED, thickness=thickness)
+    file = encode(picture, format="png")
+    return {"seconds": {"encode": time.perf_counter() - started}}, {"image": file}
+
+
+def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
+    """Find and cut a line in a small picture, so that no request pays for a first call."""
+    del meta, arrays, descriptors
+    probabilities = np.zeros((64, 96), np.float32)
+    probabilities[20:40, 10:80] = 1
+    boxes, _scores = boxes_from_map(
+        probabilities,
+        height=64,
+        width=96,
+        thresh=0.3,
+        box_thresh=0.6,
+        unclip_ratio=1.5,
+        max_candidates=10,
+    )
+    picture = np.zeros((64, 96, 3), np.uint8)
+    widths = [crop_of(box).input_width(48, 320) for box in boxes[reading_order(boxes)]]
+    line_tensors(picture, boxes, widths, [("RecResizeImg", {"image_shape": (3, 48, 320)})])
+    return {}, {}
+
+
+def contrasting_ground(picture: Pixels) -> int:
+    """Return the grey level to place a picture on: black if what is visible is bright, else white.
+
+    Text on transparency would otherwise vanish on a ground of its own colour.
+    """
+    if picture.shape[2] == 3:
+        return 255
+    step = max(1, min(picture.shape[:2]) // SAMPLE_SIDE)
+    sample = picture[::step, ::step].astype(np.float32)
+    alpha = sample[..., 3]
+    total = float(alpha.sum())
+    brightness = float((sample[..., :3].mean(axis=2) * alpha).sum()) / total if total else 0.0
+    return 0 if brightness > 127 else 255
+
+
+def _tensor(picture: Pixels, meta: Mapping[str, Any]) -> Floats:
+    return prepare(picture, within(picture, meta["operations"], meta["most_side"])).tensor
+
+
+def within(
+    picture: Pixels, operations: Sequence[Sequence[Any]], most_side: int | None
+) -> Sequence[Sequence[Any]]:
+    """Return the operations with `most_side` as the limit, if they would make a longer side."""
+    height, width = picture.shape[:2]
+    changed = []
+    for name, parameters in operations:
+        limit = parameters.get("limit_side_len")
+        if most_side is not None and limit is not None and not parameters.get("image_shape"):
+            long, short = max(height, width), min(height, width)
+            kind = parameters["limit_type"]
+            side = {
+                "min": long * max(1.0, limit / short),
+                "max": min(long, limit),
+                "resize_long": limit,
+            }[kind]
+            if side > most_side:
+                parameters = {**parameters, "limit_type": "max", "limit_side_len": most_side}
+        changed.append((name, parameters))
+    return changed
+
+
+def _picture(meta: Mapping[str, Any], descriptors: Sequence[int]) -> Pixels:
+    height, width, channels = meta["shape"]
+    return read_pixels(descriptors[0], (height, width, channels))

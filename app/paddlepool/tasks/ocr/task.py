@@ -1,0 +1,17 @@
+"""The declaration of this task."""
+
+from paddlepool.tasks.ocr.parts import DETECT, ORIENT, RECOGNISE
+from paddlepool.tasks.ocr.pipeline import OcrPipeline
+from paddlepool.tasks.ocr.request import OcrSettings, tensors
+from paddlepool.tasks.ocr.router import build_router
+from paddlepool.tasks.task import Task
+
+TASK = Task(
+    build=lambda info, workers: OcrPipeline(info, codecs=workers.codec),
+    endpoints=build_router,
+    parts=(DETECT, RECOGNISE),
+    optional_parts=(ORIENT,),
+    settings=OcrSettings,
+    tensors=tensors,
+    warm_ups=("paddlepool.tasks.ocr.stages:warm_up",),
+)
