@@ -69,11 +69,13 @@ def main() -> None:
     arguments = parser.parse_args()
     reference = json.loads((arguments.data / "reference.json").read_text("utf-8"))
     truth = json.loads((arguments.data / "receipts_truth.json").read_text("utf-8"))
-    groups = {"predictor": arguments.predictor} if arguments.predictor else {}
-    with httpx.Client(base_url=arguments.url, params=groups, timeout=120) as client:
+    parameters = {"timeout_ms": "30000"}
+    if arguments.predictor:
+        parameters["predictor"] = arguments.predictor
+    with httpx.Client(base_url=arguments.url, params=parameters, timeout=120) as client:
         boxes = texts = total = surplus = 0
         results: dict[str, dict[str, list[Line]]] = {"min 64": {}, "model's": {}}
-        for name, entries in tqdm(sorted(reference.items()), leave=False):
+        for name, entries in tqdm(sorted(reference.items()), leave=False, disable=None):
             expected = lines_of(entries)
             lines = read(client, arguments.data / "images" / name, REFERENCE_LIMIT)
             results["min 64"][name] = lines
@@ -82,7 +84,7 @@ def main() -> None:
                 print(f"{name}: {len(expected)} lines of PaddleX, {same} same boxes, {len(lines)} read")
             total, boxes, texts = total + len(expected), boxes + same, texts + equal
             surplus += max(0, len(lines) - len(expected))
-        for name in tqdm(sorted(truth), leave=False):
+        for name in tqdm(sorted(truth), leave=False, disable=None):
             results["model's"][name] = read(client, arguments.data / "images" / name, {})
     print(f"lines of PaddleX: {total}; same box {boxes / total:.2%}, same text {texts / total:.2%}")
     print(f"lines that PaddleX does not have: {surplus}")

@@ -4,7 +4,6 @@ The roundings are those of PaddleX 3.7.2 (`inference/pipelines/components/common
 and `inference/models/text_recognition`).
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -19,8 +18,6 @@ from paddlepool.tasks.transforms.stages import prepare
 
 UPRIGHT = 1.5
 """A crop whose height is at least this multiple of its width is turned: its text is vertical."""
-STEP = 64
-"""Widths of lines are rounded up to a multiple of this, so that batches share few shapes."""
 
 
 class Crop(NamedTuple):
@@ -35,13 +32,12 @@ class Crop(NamedTuple):
         return self.height >= UPRIGHT * self.width
 
     def input_width(self, tall: int, least: int) -> int:
-        """Return the width of the recogniser's input for this line, a multiple of STEP.
+        """Return the least width of the recogniser's input for this line.
 
-        `tall` is the input's height, `least` its least width.
+        `tall` is the input's height, `least` the width of the input for a short line.
         """
         width, height = (self.height, self.width) if self.is_upright else (self.width, self.height)
-        wide = min(int(tall * max(least / tall, width / height)), MOST_LINE_WIDTH)
-        return math.ceil(wide / STEP) * STEP
+        return min(int(tall * max(least / tall, width / height)), MOST_LINE_WIDTH)
 
 
 def crop_of(box: NDArray[Any]) -> Crop:

@@ -29,6 +29,8 @@ class Parameters(BaseModel):
     """`[parameters]` of the composed model: what replaces the values of the detector's file.
 
     `most_side` limits the sides of the detector's input, on which the memory of a run depends.
+    `widths` says to what width a line is padded: to a multiple of 64, so that lines of all requests
+    share few shapes, or as PaddleX does, to the widest of six lines of one page.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,6 +41,7 @@ class Parameters(BaseModel):
     box_thresh: Share | None = None
     unclip_ratio: Positive | None = None
     most_side: Annotated[int, Field(ge=32, le=MOST_SIDE)] = 2560
+    widths: Literal["steps", "paddlex"] = "steps"
 
 
 class Part(NamedTuple):
@@ -81,7 +84,7 @@ class Parts:
         """
         resize = _parameters(self.detector, DetResizeForTest)
         own = {"limit": resize.limit_side_len, "limit_type": resize.limit_type, **self.boxes}
-        chosen = self.parameters.model_dump(exclude_none=True)
+        chosen = self.parameters.model_dump(exclude_none=True, exclude={"widths"})
         requested = {
             name: value
             for name in ("limit", "limit_type", "thresh", "box_thresh", "unclip_ratio")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from paddlepool.tasks.transforms.config import DetResizeForTest
 from paddlepool.tasks.transforms.labels import Text, text_from_best, text_from_classes
 
 STAGES = "paddlepool.tasks.ocr.stages"
+STEP = 64
+"""Lines are padded to a multiple of this width, so that batches share few shapes."""
+PADDLEX_LINES = 6
 LINE_BYTES = 8 << 20
 """Maximum bytes of the lines that are cut at a time; one line has at most 1.8 MB."""
 
@@ -134,7 +137,8 @@ class PageReader:
         line = (self._parts.line_height, self._parts.least_width)
         meta = {"shape": self._shape, "boxes": parameters, "line": line}
         reply = await self._call("find_lines", meta, {"map": probabilities})
-        self._boxes, widths = reply.arrays["boxes"], reply.arrays["widths"]
+        self._boxes = reply.arrays["boxes"]
+        widths = padded(reply.arrays["widths"], self._parts.parameters.widths)
         texts: dict[int, Text] = {}
         for places in portions(widths, 3 * self._parts.line_height * 4):
             texts |= zip(places, await self._texts(places, widths[places].tolist()), strict=True)
@@ -211,6 +215,18 @@ class PageReader:
         )
         self._context.add_seconds(reply.meta["seconds"])
         return reply
+
+
+def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[Any]:
+    """Return the widths to which lines of these widths are padded (`Parameters.widths`)."""
+    if kind == "steps":
+        return -(-widths // STEP) * STEP
+    result = np.empty_like(widths)
+    order = np.argsort(widths, kind="stable")
+    for first in range(0, len(order), PADDLEX_LINES):
+        places = order[first : first + PADDLEX_LINES]
+        result[places] = widths[places].max()
+    return result
 
 
 def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
