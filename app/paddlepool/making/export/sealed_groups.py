@@ -50,6 +50,22 @@ class GroupOnTrial:
     budget: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What is known of a model's use, for its new config.toml: the task and realistic inputs.
+
+    `max_batch_size` is that of a model whose rows are independent. `warmup` are shapes of the only
+    input.
+    """
+
+    pipeline: str | None = None
+    max_batch_size: int = 8
+    warmup: Sequence[tuple[int, ...]] = ()
+
+
+UNKNOWN = Usage()
+
+
 def check_usual(
     spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory
 ) -> tuple[GroupOnTrial, ...]:
@@ -141,7 +157,9 @@ def check_configured(
     return tuple(tried)
 
 
-def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> str:
+def config_text(
+    trial: Trial, groups: Sequence[GroupOnTrial], usage: Usage = UNKNOWN, *, real: bool
+) -> str:
     """Return the text of config.toml with the groups whose results were right.
 
     The first group serves until the others are measured. Groups of a lower precision are candidates
@@ -150,7 +168,10 @@ def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> 
     fit = [group for group in groups if not group.refusal]
     text = ""
     if trial.independent is not None:
-        text = template("batched" if trial.independent else "unbatched") + "\n"
+        kind = "unbatched"
+        if trial.independent:
+            kind = "batched" if usage.max_batch_size > 1 else "single"
+        text = template(kind, size=usage.max_batch_size) + "\n"
     for number, group in enumerate(fit):
         text += f'[[instance_group]]\nname = "{group.name}"\nbackend = "{group.backend}"\n'
         text += 'start = "on_demand"\n' if number else 'count = "cores"\n'
@@ -162,11 +183,15 @@ def config_text(trial: Trial, groups: Sequence[GroupOnTrial], *, real: bool) -> 
             text += "[instance_group.options]\n"
             text += "".join(f"{key} = {str(on).lower()}\n" for key, on in group.options.items())
         text += "\n"
+    name = next(iter(trial.selftest.inputs))
+    for shape in usage.warmup:
+        text += f"[[warmup]]\nshapes = {{ {name} = {list(shape)} }}\n\n"
     refused = "".join(
         f"# {group.name} is left out: {' '.join(group.refusal.split())}\n"
         for group in groups
         if group.refusal
     )
     default = "auto" if sum(group.budget is None or real for group in fit) > 1 else fit[0].name
-    head = template("sealed", default=default)
+    head = f'pipeline = "{usage.pipeline}"\n' if usage.pipeline else ""
+    head += template("sealed", default=default)
     return f"{head}\n{text}{refused}".rstrip("\n") + "\n"

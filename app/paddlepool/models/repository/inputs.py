@@ -55,3 +55,18 @@ def read_input(path: Path, inputs: Sequence[TensorSpec]) -> Tensors:
             )
         fitting[spec.name] = array.astype(spec.dtype)
     return fitting
+
+
+def only_input(array: Array, inputs: Sequence[TensorSpec]) -> Tensors:
+    """Return the inputs of a program with only one.
+
+    Raises ConfigError if the program has several, or the array does not fit.
+    """
+    if len(inputs) != 1:
+        raise ConfigError(
+            f"the program has {len(inputs)} inputs ({', '.join(spec.name for spec in inputs)}); "
+            "only one with a single input takes a picture"
+        )
+    [spec] = inputs
+    check_shapes(inputs, {spec.name: array.shape}, source="the prepared picture")
+    return {spec.name: array.astype(spec.dtype)}

@@ -117,6 +117,28 @@ class Source:
             raise DownloadError(f"{self.address} holds no MODEL/VERSION/{MANIFEST}")
         return models
 
+    def copy(self, folder: Path, *, most_bytes: int, most_files: int) -> None:
+        """Copy all files whose names are not hidden to `folder`, with their directories.
+
+        Raises DownloadError, also if the source holds no file or more than a limit.
+        """
+        with self._as_download_error("cannot be listed"):
+            listing = dict(self._files.find(self._root, detail=True))
+        files = {}
+        for path, details in listing.items():
+            inner = PurePosixPath(path[len(self._root) :].lstrip("/"))
+            if not any(part.startswith(".") for part in inner.parts):
+                files[inner] = RemoteFile(path, details.get("size") or 0, "")
+        total = sum(file.bytes for file in files.values())
+        if not files or total > most_bytes or len(files) > most_files:
+            raise DownloadError(
+                f"{self.address} holds {len(files)} files with {total} bytes; the limits are "
+                f"{most_files} files and {most_bytes} bytes"
+            )
+        for inner, file in files.items():
+            (folder / inner).parent.mkdir(parents=True, exist_ok=True)
+            write_synced(folder / inner, self.blocks(file))
+
     def read(self, file: RemoteFile, *, limit: int) -> bytes:
         """Read a small file. Raises DownloadError on failure or above `limit` bytes."""
         if file.bytes > limit:
