@@ -73,9 +73,9 @@ ENV PATH=/opt/paddlepool/bin:$PATH \
     PADDLEPOOL_PORT=8000 \
     PADDLEPOOL_MODEL_REPOSITORY=/srv/paddlepool/model_repo
 WORKDIR /srv/paddlepool
-# Downloads the official weights with the base image's pip. If they are unavailable, the build prints
-# one line and the image serves the preview.
-RUN paddlepool pull u2netp --if-possible && rm -rf /tmp/.cache
+# Downloads the official weights and the models that read text with the base image's pip. If they are
+# unavailable, the build prints one line for each, and the image serves the preview and reads no text.
+RUN paddlepool pull u2netp --if-possible && paddlepool pull ocr --if-possible && rm -rf /tmp/.cache
 # Fail if a file has a setuid or setgid bit, which could change the user of a process.
 RUN test -z "$(find / -xdev -type f -perm /6000)"
 USER 10001:10001

@@ -11,12 +11,12 @@ FIRST := $(if $(wildcard $(INSTALLED)),,$(SERVING))
 # pip shows its progress on a terminal only; a log gets the messages below.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check $(shell test -t 2 || echo --quiet)
 
-.PHONY: help run test test-all test-avx2 test-fast check lint fuzz faults load chaos chart sbom install lock comparison screenshots weights
+.PHONY: help run test test-all test-avx2 test-fast check lint fuzz faults load chaos chart sbom install lock comparison screenshots weights ocr
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1	\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-run: weights  ## serve all models on http://127.0.0.1:8000; installs what serving needs
+run: weights ocr  ## serve all models on http://127.0.0.1:8000; installs what serving needs
 	$(BIN)/paddlepool serve
 
 test: $(INSTALLED) weights  ## run the tests, in two processes; installs what they need
@@ -43,6 +43,9 @@ install: $(INSTALLED)  ## create .venv from the complete lock
 # The timeout lets the server start on a network that drops packets.
 weights: $(READY)  ## download the official U²-Netp weights, if available
 	@$(BIN)/paddlepool pull u2netp --if-possible --timeout 15
+
+ocr: $(READY)  ## download the models that read text (PP-OCRv5 mobile), if available
+	@$(BIN)/paddlepool pull ocr --if-possible --timeout 30
 
 # Both locks have the hashes of every package; the packages of requirements.serve.lock are a subset.
 # --no-deps: pip would enforce the pins that requirements.overrides.txt overrides.

@@ -232,6 +232,8 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
             "weights": f"{weights.get('origin', '-')}{preview}",
         }
         log.info("%s@%d answers", served.name, served.version, extra=facts)
+    for name in parts.tasks.keys() - {served.config.pipeline for served in registry.served()}:
+        log.info("no model serves the task %s", name)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     if parts.background is not None:  # last: comparing must not delay the start

