@@ -278,6 +278,10 @@ tune model --p95 --groups --yes --repository --seconds --dry-run
 graph model --version --repository --group --svg --json
 export network --weights --repository --name --version --store --origin --source --licence
     --preview
+classify pictures -o --output --jobs --top --json --url --api-key --local --model --predictor
+    --timeout-ms
+ocr pictures -o --output-directory --jobs --format --min-score --limit --orientation --url --api-key
+    --local --model --predictor --timeout-ms
 segment pictures -o --output-directory --jobs --url --api-key --local --model --predictor
     --timeout-ms --output --format --size --bg-color --crop --refine --threshold --colours
     --bg-image --bg-fit --bg-blur --crop-margin --scale --position --shadow --shadow-opacity

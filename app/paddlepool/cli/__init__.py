@@ -15,6 +15,8 @@ CLIENT = "paddlepool_client.commands.main"
 COMMANDS = {
     "serve": ("paddlepool.cli.serve", "serve the models of a repository over HTTP"),
     "ray": ("paddlepool.cli.ray", "serve with several replicas under Ray Serve"),
+    "classify": (CLIENT, "name what a picture shows, or every picture of a directory"),
+    "ocr": (CLIENT, "read the text in a picture, or in every picture of a directory"),
     "segment": (CLIENT, "cut out one picture, or every picture of a directory"),
     "sentiment": (CLIENT, "find the emotions of a text, or of every row of a CSV file"),
     "models": (

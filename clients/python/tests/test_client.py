@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from paddlepool_client import AsyncClient, Client, Emotion, InvalidReply, Model
+from paddlepool_client import AsyncClient, Client, Emotion, InvalidReply, Label, Model, OcrLine
 
 Asking = Callable[..., Any]
 
@@ -32,6 +32,20 @@ CUTOUT_HEADERS = {
     "x-request-id": "3057adea88f0e8c7",
     "server-timing": "decode;dur=1.5, infer;dur=200.25",
 }
+ORIGIN_HEADERS = {
+    "x-predictor": "onednn",
+    "x-request-id": "3057adea88f0e8c7",
+    "server-timing": "infer;dur=20",
+}
+LABELS = {
+    "labels": [{"label": "tench", "class_id": 0, "score": 0.75}],
+    "width": 5,
+    "height": 4,
+    "model": "lcnet",
+    "version": 2,
+}
+LINE = {"text": "合计 9.00", "score": 0.98, "box": [[1, 2], [9, 2], [9, 4], [1, 4]]}
+PAGE = {"width": 5, "height": 4, "angle": 90, "lines": [LINE, LINE | {"text": "RM"}]}
 EMOTIONS = [[{"label": "sad", "label_zh": "悲伤", "score": 0.75}]]
 MODEL = {
     "name": "emotion",
@@ -173,6 +187,61 @@ def test_half_a_character_reaches_the_server_as_json_has_it(asking: Asking) -> N
     assert request.headers["content-type"] == "application/json"
 
 
+def test_classify_returns_labels_and_where_they_come_from(asking: Asking) -> None:
+    server = asking(httpx.Response(200, json=LABELS, headers=ORIGIN_HEADERS))
+    result = server.classify(b"\xff\xd8", top=1, model="lcnet")
+    assert result.labels == (Label("tench", 0, 0.75),)
+    assert (result.size, result.model, result.predictor) == ((5, 4), "lcnet@2", "onednn")
+    assert result.request_id == "3057adea88f0e8c7"
+    assert result.timings == {"infer": 20.0}
+    [request] = server.requests
+    assert (request.method, request.url.path) == ("POST", "/classify")
+    assert dict(request.url.params) == {"top": "1", "model": "lcnet"}
+    assert request.headers["content-type"] == "image/*"
+    assert request.content == b"\xff\xd8"
+
+
+def pages(count: int) -> httpx.Response:
+    body = {"pages": [PAGE] * count, "model": "ocr", "version": 1}
+    return httpx.Response(200, json=body, headers=ORIGIN_HEADERS)
+
+
+def test_ocr_returns_pages_of_lines_and_their_text(asking: Asking) -> None:
+    server = asking(pages(1))
+    result = server.ocr(b"\xff\xd8", min_score=0.5, orientation=True)
+    [page] = result.pages
+    assert (page.size, page.angle) == ((5, 4), 90)
+    assert page.lines[0] == OcrLine("合计 9.00", 0.98, ((1, 2), (9, 2), (9, 4), (1, 4)))
+    assert page.text == result.text == "合计 9.00\nRM"
+    assert (result.model, result.predictor) == ("ocr@1", "onednn")
+    [request] = server.requests
+    assert request.url.path == "/ocr"
+    assert dict(request.url.params) == {"min_score": "0.5", "orientation": "true"}
+    assert request.content == b"\xff\xd8"
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_ocr_sends_several_pictures_in_one_form(
+    asking: Asking, kind: Callable[..., Any], tmp_path: Path
+) -> None:
+    """In their order, also when it is sent again."""
+    (tmp_path / "a.jpg").write_bytes(b"a page")
+    server = asking(httpx.Response(503, headers={"retry-after": "0"}), pages(3))
+    result = server.ocr(kind([tmp_path / "a.jpg", b"page b"]))
+    assert result.text == "\n\n".join(["合计 9.00\nRM"] * 3)
+    first, second = server.requests
+    assert first.content == second.content
+    assert second.content.count(b'name="file"; filename="file"') == 2
+    assert 0 < second.content.index(b"a page") < second.content.index(b"page b")
+
+
+def test_ocr_of_no_picture_and_of_too_few_pages(asking: Asking) -> None:
+    with pytest.raises(TypeError, match="at least one picture"):
+        asking().ocr([])
+    with pytest.raises(InvalidReply, match="1 pages of 2 pictures"):
+        asking(pages(1)).ocr([b"a", b"b"])
+
+
 def test_models_are_values_and_info_is_what_the_server_says(asking: Asking) -> None:
     """What is not known of a model that is not ready is None."""
     server = asking(*(httpx.Response(200, json={"models": [MODEL, UNREADABLE]}) for _ in "ab"))
@@ -208,18 +277,23 @@ def test_ready_asks_once_and_a_503_is_an_answer(
 @pytest.mark.parametrize(
     ("body", "methods"),
     [
-        ("<html>", ("segment", "sentiment", "models", "info")),
-        ("[1]", ("segment", "sentiment", "models", "info")),
-        ("[]", ("segment", "sentiment", "models", "info")),
-        ("{}", ("segment", "sentiment", "models")),
-        ('{"models": [{}]}', ("segment", "sentiment", "models")),
+        ("<html>", ("segment", "sentiment", "classify", "ocr", "models", "info")),
+        ("[1]", ("segment", "sentiment", "classify", "ocr", "models", "info")),
+        ("[]", ("segment", "sentiment", "classify", "ocr", "models", "info")),
+        ("{}", ("segment", "sentiment", "classify", "ocr", "models")),
+        ('{"models": [{}]}', ("segment", "sentiment", "classify", "ocr", "models")),
     ],
 )
 def test_a_reply_of_something_else_says_so(
     asking: Asking, body: str, methods: tuple[str, ...]
 ) -> None:
     """A proxy's page, or another service at this address."""
-    arguments: dict[str, tuple[Any, ...]] = {"segment": (b"",), "sentiment": (["x"],)}
+    arguments: dict[str, tuple[Any, ...]] = {
+        "segment": (b"",),
+        "sentiment": (["x"],),
+        "classify": (b"",),
+        "ocr": (b"",),
+    }
     for method in methods:
         server = asking(httpx.Response(200, text=body))
         with pytest.raises(InvalidReply, match=r"http://server/.*no reply of Paddlepool"):

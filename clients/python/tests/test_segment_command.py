@@ -21,6 +21,7 @@ from paddlepool_client.commands import segment
 from paddlepool_client.commands.at_server import ONCE, with_address
 from paddlepool_client.commands.errors import CommandError
 from paddlepool_client.commands.main import main
+from paddlepool_client.commands.pictures import NOTE
 
 HEADERS = {
     "content-type": "image/png",
@@ -91,7 +92,7 @@ def files_in(directory: Path) -> set[str]:
     return {
         str(path.relative_to(directory))
         for path in directory.rglob("*")
-        if path.is_file() and path.name != segment.NOTE
+        if path.is_file() and path.name != NOTE
     }
 
 
@@ -370,7 +371,7 @@ def test_results_of_other_options_are_not_taken_for_these(tmp_path: Path) -> Non
     assert server.segment(pictures, "-o", tmp_path / "out", "--jobs", 2) == 0
     with pytest.raises(CommandError, match=r'"output": "cutout".*"output": "mask"'):
         server.segment(pictures, "-o", tmp_path / "out", "--output", "mask")
-    (tmp_path / "out" / segment.NOTE).write_text("half a no", "utf-8")
+    (tmp_path / "out" / NOTE).write_text("half a no", "utf-8")
     with pytest.raises(CommandError, match="other options: null"):
         server.segment(pictures, "-o", tmp_path / "out")
     assert server.asked == 1

@@ -9,12 +9,22 @@ from io import BytesIO
 from operator import attrgetter
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, Protocol, TypedDict, TypeVar, runtime_checkable
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 from urllib.parse import quote
 
 import httpx
 
-from paddlepool_client.results import Emotion, Model, Segmentation
+from paddlepool_client.results import Classification, Emotion, Model, OcrResult, Segmentation
 
 
 @runtime_checkable
@@ -44,6 +54,9 @@ PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"})
 """Pillow's modes that a PNG file can hold; "I" only by some versions."""
 ALPHA_MODES = frozenset({"PA", "RGBa"})
 """Other modes with transparency that Pillow can convert."""
+
+PICTURE = {"content-type": "image/*"}
+"""The server detects the format; the declared type only says that it is a picture."""
 
 T = TypeVar("T")
 
@@ -125,12 +138,36 @@ class SentimentOptions(TypedDict, total=False):
     timeout_ms: int
 
 
+class ClassifyOptions(TypedDict, total=False):
+    """Parameters of POST /classify. `top` is the number of labels, 1 to 1000."""
+
+    top: int
+    model: str
+    predictor: str
+    timeout_ms: int
+
+
+class OcrOptions(TypedDict, total=False):
+    """Parameters of POST /ocr that do not change the form of its reply.
+
+    Lines below `min_score` (0 to 1) are left out. `limit` is the longest side in pixels at which
+    text is searched. `orientation` turns pages upright first, if the model has a part for that.
+    """
+
+    min_score: float
+    limit: int
+    orientation: bool
+    model: str
+    predictor: str
+    timeout_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
     """A request and the function that reads its reply. Paths are read when it is sent.
 
-    It has a `body`, or the `files` of a form by field name, or `json`, or none of them. `read` also
-    receives error replies with a status in `accepted`.
+    It has a `body`, or the `files` of a form with their field names, or `json`, or none of them.
+    `read` also receives error replies with a status in `accepted`.
     """
 
     method: str
@@ -139,7 +176,7 @@ class Call(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | Path | None = None
-    files: Mapping[str, bytes | Path] = field(default_factory=dict)
+    files: Sequence[tuple[str, bytes | Path]] = ()
     json: Any = None
     accepted: frozenset[int] = frozenset()
 
@@ -149,9 +186,31 @@ def segment(source: Source, options: SegmentOptions) -> Call[Segmentation]:
     background: Source | None = params.pop("bg_image", None)
     call = partial(Call, method="POST", path="/segment", read=Segmentation.of, params=params)
     if background is not None:
-        return call(files={"file": _content(source), "bg_image": _content(background)})
-    # The server detects the format; the declared type only says that it is a picture.
-    return call(headers={"content-type": "image/*"}, body=_content(source))
+        return call(files=[("file", _content(source)), ("bg_image", _content(background))])
+    return call(headers=PICTURE, body=_content(source))
+
+
+def classify(source: Source, options: ClassifyOptions) -> Call[Classification]:
+    return Call(
+        method="POST",
+        path="/classify",
+        read=Classification.of,
+        params=_known("classify", options, ClassifyOptions),
+        headers=PICTURE,
+        body=_content(source),
+    )
+
+
+def ocr(sources: Source | Sequence[Source], options: OcrOptions) -> Call[OcrResult]:
+    params = _known("ocr", options, OcrOptions)
+    call = partial(Call, method="POST", path="/ocr", params=params)
+    if isinstance(sources, str | bytes) or not isinstance(sources, Sequence):
+        read = partial(OcrResult.of, pictures=1)
+        return call(read=read, headers=PICTURE, body=_content(sources))
+    if not sources:
+        raise TypeError("ocr() takes at least one picture, received an empty list")
+    files = [("file", _content(source)) for source in cast("Sequence[Source]", sources)]
+    return call(read=partial(OcrResult.of, pictures=len(files)), files=files)
 
 
 def _known(method: str, options: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -15,10 +15,23 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import httpx
 
 from paddlepool_client import calls
-from paddlepool_client.calls import Call, SegmentOptions, SentimentOptions, Source
+from paddlepool_client.calls import (
+    Call,
+    ClassifyOptions,
+    OcrOptions,
+    SegmentOptions,
+    SentimentOptions,
+    Source,
+)
 from paddlepool_client.errors import Unreachable
 from paddlepool_client.exchange import Retries, completed, exchange, without_user
-from paddlepool_client.results import Emotion, Model, Segmentation
+from paddlepool_client.results import (
+    Classification,
+    Emotion,
+    Model,
+    OcrResult,
+    Segmentation,
+)
 
 if TYPE_CHECKING:
     # In `typing` from Python 3.11 on. Type checkers know this module without the package.
@@ -71,6 +84,17 @@ class Client:
         Raises TypeError if `texts` is a single text or cannot be iterated, or an option is unknown.
         """
         return self._run(calls.sentiment(texts, options))
+
+    def classify(self, source: Source, **options: Unpack[ClassifyOptions]) -> Classification:
+        """Return the labels of a picture, best first; `top` of them. Raises as segment() does."""
+        return self._run(calls.classify(source, options))
+
+    def ocr(self, sources: Source | Sequence[Source], **options: Unpack[OcrOptions]) -> OcrResult:
+        """Read the text of a picture, or of a list of pictures in one request.
+
+        Raises as segment() does, and TypeError if the list is empty.
+        """
+        return self._run(calls.ocr(sources, options))
 
     def models(self) -> list[Model]:
         """Return every version of every model, except those superseded by a newer one."""
@@ -135,6 +159,16 @@ class AsyncClient:
         """See Client.sentiment."""
         return await self._run(calls.sentiment(texts, options))
 
+    async def classify(self, source: Source, **options: Unpack[ClassifyOptions]) -> Classification:
+        """See Client.classify; a path is read in a thread."""
+        return await self._run(calls.classify(source, options))
+
+    async def ocr(
+        self, sources: Source | Sequence[Source], **options: Unpack[OcrOptions]
+    ) -> OcrResult:
+        """See Client.ocr; paths are read in a thread."""
+        return await self._run(calls.ocr(sources, options))
+
     async def models(self) -> list[Model]:
         """See Client.models."""
         return await self._run(calls.models())
@@ -174,7 +208,7 @@ class _Wire(Generic[Http]):
         self._sleep = sleep
 
     def build(
-        self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
+        self, call: Call[Any], body: bytes | None, files: Sequence[tuple[str, bytes]]
     ) -> httpx.Request:
         return self.http.build_request(
             call.method,
@@ -183,7 +217,7 @@ class _Wire(Generic[Http]):
             headers=call.headers,
             content=body if call.json is None else _encoded(call.json),
             # A part with a file name is a file; the server ignores the name.
-            files={name: (name, content) for name, content in files.items()} or None,
+            files=[(name, (name, content)) for name, content in files] or None,
         )
 
     def _check_open(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -62,7 +62,7 @@ class Wire(Protocol):
     url: str
 
     def build(
-        self, call: Call[Any], body: bytes | None, files: Mapping[str, bytes]
+        self, call: Call[Any], body: bytes | None, files: Sequence[tuple[str, bytes]]
     ) -> httpx.Request: ...
 
     async def send(self, request: httpx.Request) -> httpx.Response: ...
@@ -78,7 +78,7 @@ async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
     Raises RequestFailed, and OSError for an unreadable file.
     """
     body = None if call.body is None else await _loaded(call.body, wire)
-    files = {name: await _loaded(content, wire) for name, content in call.files.items()}
+    files = [(name, await _loaded(content, wire)) for name, content in call.files]
     try:
         request = wire.build(call, body, files)
     except (UnicodeEncodeError, httpx.InvalidURL) as error:

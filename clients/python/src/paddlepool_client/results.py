@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -84,6 +84,106 @@ class Emotion:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Label:
+    """One class of a picture, with its number in the model's output and its score from 0 to 1."""
+
+    label: str
+    class_id: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """The labels of a picture, best first.
+
+    `size` is (width, height) of the upright picture in pixels. `timings` are milliseconds by stage.
+    """
+
+    labels: tuple[Label, ...]
+    size: tuple[int, int]
+    model: str
+    predictor: str
+    request_id: str | None
+    timings: Mapping[str, float]
+
+    @classmethod
+    def of(cls, response: httpx.Response) -> Self:
+        body = response.json()
+        return cls(
+            labels=tuple(
+                Label(label["label"], label["class_id"], label["score"]) for label in body["labels"]
+            ),
+            size=(body["width"], body["height"]),
+            **_origin(response, body),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OcrLine:
+    """A line of text, its score from 0 to 1, and its `box`.
+
+    `box` has the corners (x, y) clockwise from the top left of the text, in pixels of the page.
+    """
+
+    text: str
+    score: float
+    box: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OcrPage:
+    """The lines of a page in reading order.
+
+    `size` is (width, height) in pixels. The server turned the picture by `angle` degrees
+    anticlockwise (0, 90, 180 or 270), and `size` and boxes are those of the turned picture.
+    """
+
+    size: tuple[int, int]
+    angle: int
+    lines: tuple[OcrLine, ...]
+
+    @property
+    def text(self) -> str:
+        """The lines, each on a line of its own."""
+        return "\n".join(line.text for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OcrResult:
+    """The pages of all pictures, in order. `timings` are milliseconds by stage."""
+
+    pages: tuple[OcrPage, ...]
+    model: str
+    predictor: str
+    request_id: str | None
+    timings: Mapping[str, float]
+
+    @property
+    def text(self) -> str:
+        """The text of all pages, with an empty line between pages."""
+        return "\n\n".join(page.text for page in self.pages)
+
+    @classmethod
+    def of(cls, response: httpx.Response, *, pictures: int) -> Self:
+        """Raises ValueError if there are fewer pages than pictures."""
+        body = response.json()
+        pages = tuple(
+            OcrPage(
+                size=(page["width"], page["height"]),
+                angle=page["angle"],
+                lines=tuple(
+                    OcrLine(line["text"], line["score"], tuple((x, y) for x, y in line["box"]))
+                    for line in page["lines"]
+                ),
+            )
+            for page in body["pages"]
+        )
+        if len(pages) < pictures:
+            raise ValueError(f"{len(pages)} pages of {pictures} pictures")
+        return cls(pages=pages, **_origin(response, body))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A model of the server's repository; None members are unknown until it is ready.
@@ -117,6 +217,17 @@ class Model:
             )
             for model in response.json()["models"]
         ]
+
+
+def _origin(response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]:
+    """What answered, and how long it took."""
+    headers = response.headers
+    return {
+        "model": f"{body['model']}@{body['version']}",
+        "predictor": headers["x-predictor"],
+        "request_id": headers.get("x-request-id"),
+        "timings": _timings(headers.get("server-timing", "")),
+    }
 
 
 def _timings(header: str) -> dict[str, float]:

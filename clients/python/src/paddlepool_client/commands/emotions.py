@@ -44,13 +44,13 @@ def print_emotions(
         return 0
     for text, emotions in zip(texts, results, strict=True):
         for emotion in emotions:
-            behind = "█" * round(BAR * emotion.score) if len(texts) == 1 else _short(text)
+            behind = "█" * round(BAR * emotion.score) if len(texts) == 1 else short(text)
             name = f"{emotion.label:<9}{emotion.label_zh or ''}"
             print(f"{name}  {emotion.score:6.1%}  {behind}".rstrip())
     return 0
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
     """Return one line without control characters, shortened to SHOWN."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

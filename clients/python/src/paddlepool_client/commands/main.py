@@ -12,6 +12,8 @@ from paddlepool_client import __version__
 from paddlepool_client.commands.errors import INTERRUPTED, CommandError
 
 COMMANDS = {
+    "classify": "name what a picture shows, or every picture of a directory",
+    "ocr": "read the text in a picture, or in every picture of a directory",
     "segment": "cut out one picture, or every picture of a directory",
     "sentiment": "find the emotions of a text, or of every row of a CSV file",
 }

@@ -1,11 +1,10 @@
-"""Send pictures to a running server, several at a time; write each result completely or not at
-all."""
+"""Send pictures to a running server, several at a time."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,20 @@ from paddlepool_client import ApiError, Client, RequestFailed, Unauthorized, Unr
 from paddlepool_client.commands.at_server import unreachable
 from paddlepool_client.commands.errors import CommandError
 
+NOT_FOUND = 404
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The number of written results, and whether Ctrl-C stopped the rest."""
+    """The number of pictures with a result, and whether Ctrl-C stopped the rest."""
 
     count: int
     interrupted: bool
 
 
-def cut_out(
-    results: Mapping[Path, Path],
+def send(
+    pictures: Collection[Path],
+    one: Callable[[Client, Path], None],
     *,
     connect: Callable[..., Client],
     url: str,
@@ -35,9 +37,10 @@ def cut_out(
     jobs: int,
     before: int = 0,
 ) -> Done:
-    """Write the result of each picture (the keys) to its path; `before` results already exist.
+    """Call `one` for each picture, in `jobs` threads; `before` further pictures have their results.
 
-    A rejected picture is reported on stderr and does not stop the others. After Ctrl-C, requests in
+    `one` sends the picture and stores the result. If it raises RequestFailed, OSError or
+    CommandError, the picture is reported on stderr, and the others go on. After Ctrl-C, requests in
     progress finish. Raises CommandError if the server is gone or would reject every picture.
     """
     stopping = threading.Event()
@@ -46,30 +49,22 @@ def cut_out(
         if stopping.wait(seconds):
             raise _Stopped  # do not retry for a minute after Ctrl-C
 
-    total = before + len(results)
+    total = before + len(pictures)
     with (
         connect(url, sleep=pause) as client,
         tqdm(total=total, initial=before, unit="picture", disable=total == 1) as bar,
     ):
-
-        def one(picture: Path, result: Path) -> None:
-            content = client.segment(picture, **parameters).content
-            result.parent.mkdir(parents=True, exist_ok=True)
-            partial = result.with_name(f".{result.name}.part")
-            partial.write_bytes(content)
-            partial.replace(result)  # a result exists completely or not at all
-
         pool = ThreadPoolExecutor(jobs)
         running: dict[Future[None], Path] = {}
         lost: Exception | None = None
         try:
-            for picture, result in results.items():
-                running[pool.submit(one, picture, result)] = picture
+            for picture in pictures:
+                running[pool.submit(one, client, picture)] = picture
             for future in as_completed(running):
                 try:
                     future.result()
-                except (RequestFailed, OSError) as error:
-                    if _is_fatal(error):
+                except (RequestFailed, OSError, CommandError) as error:
+                    if is_fatal(error):
                         lost = error
                         stopping.set()
                         break
@@ -101,11 +96,13 @@ def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
     return message
 
 
-def _is_fatal(error: Exception) -> bool:
-    """Whether every other picture would fail, too: no server, no access, or a rejected option or
-    background."""
+def is_fatal(error: Exception) -> bool:
+    """Whether every other picture would fail, too: no server, no access, no such model, or a
+    rejected option or background."""
     if isinstance(error, ApiError) and (
-        error.code == "invalid_parameter" or error.detail.startswith("bg_image: ")
+        error.status == NOT_FOUND
+        or error.code == "invalid_parameter"
+        or error.detail.startswith("bg_image: ")
     ):
         return True
     return isinstance(error, Unauthorized | Unreachable)
