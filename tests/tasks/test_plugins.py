@@ -51,6 +51,7 @@ def test_an_installed_task_is_beside_the_servers_own(install: Install) -> None:
     tasks = load_tasks()
     assert {name: task.origin for name, task in tasks.items()} == {
         "classify": OWN,
+        "ocr": OWN,
         "segment": f"paddlepool {__version__}",
         "sentiment": OWN,
         "tagger": "plugin_a 0.1",

@@ -19,7 +19,7 @@ SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic"}
 )
 NOTE = ".paddlepool.json"
-OUTPUTS = ("cutout", "mask", "composite")
+OUTPUTS = ("cutout", "mask", "composite", "labels")
 """Kinds of results that are pictures."""
 STANDARD = "-"
 MOST_JOBS = 64

@@ -25,7 +25,6 @@ from paddlepool_client.commands.pictures import (
 
 FORMAT_OF = {".png": "png", ".webp": "webp", ".jpg": "jpg", ".jpeg": "jpg"}
 BACKGROUND = ("bg_color", "bg_image", "bg_blur")
-OUTPUTS = ("cutout", "mask", "composite", "labels")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
