@@ -51,6 +51,7 @@ POST /hf huggingFace 401 404 413 415 422 504
 POST /hf/sentiment huggingFaceTextClassification 401 404 413 415 422 504
 POST /hf/segment huggingFaceImageSegmentation 401 404 413 415 422 504
 POST /semantic-segmentation paddlexSemanticSegmentation 401 404 413 415 422 504
+POST /image-classification paddlexImageClassification 401 404 413 415 422 504
 GET /info info 401 413 415 422
 GET /metrics metrics 401 413 415 422
 GET /compare/data compareData 401 413 415 422
@@ -89,6 +90,7 @@ PARAMETERS = {
     "POST /hf/sentiment": "instance_group model predictor timeout_ms",
     "POST /hf/segment": "instance_group model predictor timeout_ms",
     "POST /semantic-segmentation": "instance_group model predictor timeout_ms",
+    "POST /image-classification": "instance_group model predictor timeout_ms",
 }
 VALUES = {
     "output": "cutout mask composite labels",
@@ -111,6 +113,7 @@ FIELDS = {
     "POST /hf": "inputs parameters",
     "POST /hf/segment": "inputs parameters",
     "POST /semantic-segmentation": "image targetSize visualize",
+    "POST /image-classification": "image topk visualize",
 }
 """Of bodies that SCHEMAS does not describe."""
 SCHEMAS = """

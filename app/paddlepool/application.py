@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from paddlepool import __version__
-from paddlepool.compat import hugging_face, paddlex, rembg, removebg, tei
+from paddlepool.compat import hugging_face, paddlex, paddlex_classify, rembg, removebg, tei
 from paddlepool.compat.api import CompatibleApi
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.resources import memory_limit
@@ -69,6 +69,7 @@ COMPATIBLE_APIS: tuple[CompatibleApi, ...] = (
     hugging_face.TEXTS,
     hugging_face.PICTURES,
     paddlex.API,
+    paddlex_classify.API,
 )
 
 COMPATIBLE_APIS_VARIABLE = f"{PREFIX}COMPATIBLE_APIS"

@@ -26,7 +26,7 @@ PICTURE = b"\xff\xd8\xff not opened by the API process"
 IN_BASE64 = base64.b64encode(PICTURE).decode()
 STAGES = {"queue": 0.0, "infer": 0.1}
 MODELS = {"classify": "animals", "segment": "u2netp", "sentiment": "emotion"}
-LABELS = (Label(3, "cat", 0.75), Label(1, "dog", 0.125))
+LABELS = (Label(3, "cat", 0.75), Label(1, "dog", 0.12345678))
 SCORES = (Score("happy", "快乐", 0.75), Score("sad", "悲伤", 0.25))
 
 

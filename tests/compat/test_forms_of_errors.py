@@ -102,6 +102,9 @@ CASES = {
     "huggingface by agent": Case(
         "/", {"content": PICTURE, "headers": {"user-agent": "hf_hub/2.4.0"}}, hub, STATUSES
     ),
+    "paddlex classes": Case(
+        "/image-classification", {"json": {"image": IN_BASE64}}, paddlex, STATUSES
+    ),
     "paddlex": Case("/semantic-segmentation", {"json": {"image": IN_BASE64}}, paddlex, STATUSES),
 }
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -140,7 +143,7 @@ def test_keys(case: Case, header: str) -> None:
 
 @every
 def test_a_body_that_is_too_large(case: Case) -> None:
-    server = shared_server(segment_max_bytes=20, sentiment_max_bytes=5)
+    server = shared_server(classify_max_bytes=20, segment_max_bytes=20, sentiment_max_bytes=5)
     check(server.post(case.path, **case.request), case, case.statuses["too_large"])
     assert not server.plane.payloads
 
@@ -158,11 +161,11 @@ def test_another_method_and_a_wrong_deadline(server: FakeServer, case: Case) -> 
     assert not server.plane.payloads
 
 
-@pytest.mark.parametrize("name", ["removebg", "huggingface pictures", "paddlex"])
+@pytest.mark.parametrize("name", ["removebg", "huggingface pictures", "paddlex", "paddlex classes"])
 @pytest.mark.parametrize("body", ["good", "broken"])
 def test_base64_is_read_when_a_place_is_held(server: FakeServer, name: str, body: str) -> None:
     case = CASES[name]
-    fields = {"removebg": "image_file_b64", "paddlex": "image"}
+    fields = {"removebg": "image_file_b64", "paddlex": "image", "paddlex classes": "image"}
     good = json.dumps({fields.get(name, "inputs"): IN_BASE64})
     server.plane.before_reading = FULL
     response = server.post(

@@ -83,6 +83,7 @@ OTHER_FORMS = {
     "/predict": "TeiError",
     "/hf": "HubError",
     "/semantic-segmentation": "PaddleXError",
+    "/image-classification": "PaddleXError",
 }
 """The models of errors other than Problem, by the prefix of a path."""
 OURS = ("Problem", "ProtocolError")

@@ -25,7 +25,7 @@ def test_the_picture_may_be_the_body_a_file_or_base64(server: FakeServer) -> Non
     assert raw.json() == {
         "labels": [
             {"label": "cat", "class_id": 3, "score": 0.75},
-            {"label": "dog", "class_id": 1, "score": 0.125},
+            {"label": "dog", "class_id": 1, "score": 0.1234568},
         ],
         "width": 4,
         "height": 3,
