@@ -44,6 +44,8 @@ def client(route_class: type[APIRoute]) -> Client:
         (GOOD, "", JSON, 200),
         (GOOD, "?model=%E5%A5%BD%201&bgc=red&bgc=blue", JSON, 200),
         (GOOD, "?model=&timeout_ms=7&predictor=a&other=1", JSON, 200),
+        (GOOD, "?predictor=detect:onednn,recognise:openvino_int8", JSON, 200),
+        (GOOD, f"?instance_group={'a' * 513}", JSON, 422),
         (GOOD, "?model=a&model=b", "application/vnd.x+JSON; charset=utf-8", 200),
         (GOOD.encode("utf-16"), "", JSON, 200),
         ('{"text": "\\ud800"}', "", JSON, 200),

@@ -33,6 +33,9 @@ UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
 another site can send the latter without a preflight; `middleware.keys` rejects such a request.
 """
 
+GROUP_CHARACTERS = 512
+"""Maximum characters of a choice of groups: 66 for each part, `part:group` and a comma."""
+
 Model = TypeVar("Model", bound=BaseModel)
 Faults = list[Any]
 
@@ -51,11 +54,14 @@ class Routing(BaseModel):
         description="Model to use, `name` or `name@version`; the repository's default if left out.",
     )
     instance_group: str | None = Field(
-        None, max_length=32, description="Instance group to use; the model's default if left out."
+        None,
+        max_length=GROUP_CHARACTERS,
+        description="Instance group to use, or `part:group,part:group` for a composed model;"
+        " the model's default if left out.",
     )
     predictor: str | None = Field(
         None,
-        max_length=32,
+        max_length=GROUP_CHARACTERS,
         description="Alias of `instance_group`.",
     )
     timeout_ms: int | None = Field(
