@@ -22,6 +22,8 @@ from paddlepool.engine.concurrency import in_thread, in_thread_or_inline, log_fa
 from paddlepool.engine.dataplane import DataPlane, StagesDone
 from paddlepool.engine.pool.context import EngineContext, OnDemand
 from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.composer import AnyModel
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.engine.registry.watcher import RepositoryWatcher
 from paddlepool.evidence.live.background import Background, Prover, Shadow, warn_of_unknown_groups
@@ -219,18 +221,10 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
     else:
         if not registry.wanted():
             log.warning("the model repository %s has no model", settings.model_repository)
-    for served in registry.served():
+    for served in registry.all_served():
         task = parts.tasks.get(served.config.pipeline or "")
         at = first_route(task, settings) if task else f"/v2/models/{served.name}"
-        group = {group.name: group for group in served.groups()}[served.config.default_group]
-        weights = served.manifest.weights
-        preview = ", preview" if weights.get("preview") else ""
-        facts = {
-            "at": at,
-            "predictor": group.name,
-            "program": group.program or "reference",
-            "weights": f"{weights.get('origin', '-')}{preview}",
-        }
+        facts = {"at": at, **_facts_of(served)}
         log.info("%s@%d answers", served.name, served.version, extra=facts)
     for name in parts.tasks.keys() - {served.config.pipeline for served in registry.served()}:
         log.info("no model serves the task %s", name)
@@ -242,6 +236,21 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
         source, directory = settings.model_source, settings.model_repository
         again = partial(refresh, source, directory, until=stopping) if source else None
         await watcher.run(every=poll, refresh=again)
+
+
+def _facts_of(served: AnyModel) -> dict[str, str]:
+    """Return what the log says about a served model: its parts, or its default group."""
+    if isinstance(served, ComposedModel):
+        parts = (f"{name}={part.name}@{part.version}" for name, part in served.parts.items())
+        return {"parts": ", ".join(parts)}
+    group = {group.name: group for group in served.groups()}[served.config.default_group]
+    weights = served.manifest.weights
+    preview = ", preview" if weights.get("preview") else ""
+    return {
+        "predictor": group.name,
+        "program": group.program or "reference",
+        "weights": f"{weights.get('origin', '-')}{preview}",
+    }
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
