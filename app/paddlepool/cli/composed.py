@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paddlepool.contracts.errors import ConfigError, ExportError
+from paddlepool.contracts.errors import ExportError
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.composer import composed_itself
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.main import build_pipeline, build_workers
 from paddlepool.making.export.publish import Origin, write_composed_manifest
@@ -85,10 +86,11 @@ async def opened_parts(
     )
     workers.codec.pool.start()
     try:
+        for part, name in files.config.parts.items():
+            if repository.config(name).parts:
+                raise composed_itself(part, name)
         for name in dict.fromkeys(files.config.parts.values()):
             await registry.load(name)
-            if repository.config(name).parts:
-                raise ConfigError(f"{files.name}: its part {name} is composed itself")
         served = {model.name: model for model in registry.served()}
         parts = {part: served[name] for part, name in files.config.parts.items()}
         model = ComposedModel(files, parts, observer=metrics, clock=context.clock)

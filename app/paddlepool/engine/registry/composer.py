@@ -15,6 +15,11 @@ Newest = Mapping[str, AnyModel | None]
 """The newest version of a model, by its name; None if no version is left."""
 
 
+def composed_itself(part: str, name: str) -> ConfigError:
+    """Return the error about a part whose model `name` has parts."""
+    return ConfigError(f"its part {part}, model {name}, is composed itself")
+
+
 class Composer:
     """Opens composed models for a registry. `newest` returns the newest served version of a model.
 
@@ -61,7 +66,7 @@ class Composer:
         if served is None:
             raise ConfigError(f"its part {part}, model {name}, is not served")
         if isinstance(served, ComposedModel):
-            raise ConfigError(f"its part {part}, model {name}, is composed itself")
+            raise composed_itself(part, name)
         return served
 
     async def rebuilt(
