@@ -38,6 +38,8 @@ TUTORIAL = "docs/first-model.md"
 ELSEWHERE = {
     "docs/first-model.zh.md": "its blocks are those of the English page",
     "docs/new-task.md": "tests/cli/test_new_task.py does it, without the network",
+    "docs/two-models.md": "tests/e2e/test_two_models.py does it with the example",
+    "docs/two-models.zh.md": "its blocks are those of the English page",
     "docs/new-task.zh.md": "its blocks are those of the English page",
 }
 NOT_RUN = {

@@ -85,3 +85,12 @@ def test_the_log_says_which_parts_answer(server: Server) -> None:
     line = server.wait_logged(event="two-models@1 answers")
     assert (line["at"], line["parts"]) == ("/two-models", "find=subject@1, classify=colour@1")
     assert server.wait_logged(event="colour@1 answers")["predictor"] == "onednn"
+
+
+@pytest.mark.parametrize("page", ["two-models.md", "two-models.zh.md"])
+def test_the_documentation_shows_the_example_as_it_is(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    code = (EXAMPLE / "src" / "two_models" / "task.py").read_text("utf-8")
+    for begins, ends in (("class TwoModelsPipeline", "def build_router"), ("TASK = ", None)):
+        part = code[code.index(begins) : code.index(ends) if ends else None].rstrip()
+        assert f"{part}\n```" in text
