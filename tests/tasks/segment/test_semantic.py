@@ -1,6 +1,8 @@
 """Semantic segmentation models: labels, masks of some classes, and what is refused."""
 
+import hashlib
 import io
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
+from against_paddlex import Case, digest_of_result, generated_cases
 from PIL import Image
 
 from paddlepool.contracts.errors import BackendError, ConfigError, InvalidParameter
@@ -30,6 +34,10 @@ Deploy:
   - {type: Resize, target_size: [64, 48], keep_ratio: false, size_divisor: 16}
   - {type: Normalize, mean: 0.5, std: 0.5}
 """
+STORED = json.loads(
+    (Path(__file__).parents[1] / "transforms" / "paddlex_results.json").read_text("utf-8")
+)
+CASES = {name: case for name, case in generated_cases().items() if case.kind == "segment"}
 IMAGE = pictures.photo(120, 90)
 PHOTO = pictures.encoded(IMAGE, "PNG")
 SIZE = (90, 120)
@@ -41,8 +49,10 @@ def colours(tensor: Array) -> Array:
     return labels.astype(np.int32)
 
 
-def version(directory: Path, **parameters: Any) -> ServedModelInfo:
-    (directory / "inference.yml").write_text(INFERENCE_YML, encoding="utf-8")
+def version(
+    directory: Path, *, document: str = INFERENCE_YML, **parameters: Any
+) -> ServedModelInfo:
+    (directory / "inference.yml").write_text(document, encoding="utf-8")
     return ServedModelInfo(
         name="colours",
         version=1,
@@ -99,6 +109,25 @@ def test_labels_are_grey_values(semantic: Semantic, info: ServedModelInfo) -> No
     rows, columns = np.nonzero(labels)
     assert (result.box.top, result.box.left) == (rows.min(), columns.min())
     assert (result.box.height, result.box.width) == (np.ptp(rows) + 1, np.ptp(columns) + 1)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_labels_are_those_of_paddlex(server: Server, tmp_path: Path, name: str) -> None:
+    """From an encoded picture, with the operations and the model's output of the stored results."""
+    case: Case = CASES[name]
+    info = version(tmp_path, document=yaml.safe_dump(dict(case.document)))
+    body = pictures.encoded(Image.fromarray(case.picture), "PNG")
+    inputs: list[Array] = []
+
+    def network(tensor: Array) -> Any:
+        inputs.append(tensor)
+        return case.output
+
+    result = Semantic(server, info).run(request_of(body, {"output": "labels"}), network)
+    labels = pixels_of(result).astype(np.int32)
+    digest = hashlib.sha256(labels.tobytes()).hexdigest()[:16]
+    assert digest_of_result(digest) == STORED[name]["result"]
+    assert np.array_equal(inputs[0], case.tensor())
 
 
 def test_the_labels_of_a_smaller_result(semantic: Semantic, server: Server) -> None:
@@ -166,10 +195,14 @@ def test_paddlex_gets_labels_and_a_palette(semantic: Semantic, info: ServedModel
     assert len(PALETTE) == 768
 
 
-def test_an_option_that_does_not_fit_is_refused(semantic: Semantic, server: Server) -> None:
-    with pytest.raises(InvalidParameter, match="threshold needs refine=guided"):
-        semantic.ask(output="mask", threshold="0.5")
-    assert semantic.ask(output="mask", refine="guided", threshold="0.5").image
+def test_a_threshold_leaves_a_mask_without_partial_values_as_it_is(semantic: Semantic) -> None:
+    assert semantic.ask(output="mask", threshold="0.5") == semantic.ask(output="mask")
+    soft = pixels_of(semantic.ask(output="mask", refine="guided"))
+    hard = pixels_of(semantic.ask(output="mask", refine="guided", threshold="0.5"))
+    assert set(np.unique(hard)) == {0, 255} < set(np.unique(soft))
+
+
+def test_a_matting_model_has_no_labels(server: Server) -> None:
     with pytest.raises(InvalidParameter, match="u2netp returns a mask of the foreground"):
         server.ask(PHOTO, output="labels")
 

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError
+from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError, InvalidParameter
 from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.replies import Reply
@@ -25,7 +25,7 @@ from paddlepool.tasks.segment.request import (
     SegmentRequest,
     SegmentResult,
 )
-from paddlepool.tasks.segment.semantic import check_options, label_agreement, read_semantic
+from paddlepool.tasks.segment.semantic import label_agreement, read_semantic
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -162,8 +162,8 @@ class SegmentPipeline:
 
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
         """Read the parameters. Raises ConfigError if they or the tensors do not fit the task."""
-        self._info = info
-        self._semantic = semantic = read_semantic(info)
+        self._name = info.name
+        semantic = read_semantic(info)
         if semantic is None:
             parameters = read_parameters(info)
             self._network: dict[str, Any] = parameters.model_dump(exclude={"output"})
@@ -185,8 +185,16 @@ class SegmentPipeline:
         result, Overloaded, QuotaExceeded,
         OSError, and the errors of CodecPool.submit() and RequestContext.infer().
         """
-        check_options(payload, self._info, self._semantic)
-        output = "labels" if self._semantic and payload.labels else payload.output
+        output = payload.output
+        if self._foreground is not None and payload.labels:
+            output = "labels"
+        elif self._foreground is None and output == "labels":
+            raise InvalidParameter(
+                f"output=labels needs a semantic segmentation model; {self._name} returns a mask "
+                "of the foreground, without classes",
+                parameter="output",
+                limit="cutout, mask, composite",
+            )
         descriptors: list[int] = []
 
         async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:

@@ -12,11 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from paddlepool.contracts.errors import ConfigError, InvalidParameter
+from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Agreement, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.models.repository.config import parse_parameters
-from paddlepool.tasks.segment.request import SegmentRequest
 from paddlepool.tasks.transforms.config import FILE, LabelMap, inference_config
 from paddlepool.tasks.transforms.labels import pixel_labels
 
@@ -120,28 +119,6 @@ def _number(info: ServedModelInfo, item: int | str, names: Sequence[str]) -> int
     if item not in names:
         raise ConfigError(f"{info.name}: parameters.labels has no class {item!r}")
     return names.index(item)
-
-
-def check_options(
-    request: SegmentRequest, info: ServedModelInfo, semantic: Semantic | None
-) -> None:
-    """Raise InvalidParameter for an option that this kind of model cannot follow."""
-    if semantic is None and request.output == "labels":
-        raise InvalidParameter(
-            f"output=labels needs a semantic segmentation model; {info.name} returns a mask of the "
-            "foreground, without classes",
-            parameter="output",
-            limit="cutout, mask, composite",
-        )
-    # PaddleX's endpoint sets a threshold for matting models; it gets the labels themselves.
-    hard = request.refine == "none" and not request.labels
-    if semantic and hard and request.threshold is not None:
-        raise InvalidParameter(
-            f"threshold needs refine=guided or refine=matting with {info.name}: without it, a "
-            "pixel is foreground or not",
-            parameter="threshold",
-            limit="refine=guided, refine=matting",
-        )
 
 
 def label_agreement(semantic: Semantic) -> Agreement:

@@ -19,6 +19,7 @@ TASK = Task(
         "X-Foreground-Height",
         "Content-Disposition",
     ),
+    card=("labels",),
     warm_ups=("paddlepool.tasks.segment.stages:warm_up",),
     comparison=offline("paddlepool.tasks.segment.evaluation:MaskComparison"),
     agreement=mask_agreement,
