@@ -17,7 +17,7 @@ class PaddlepoolError(Exception):
 
     `errors` has the `field` and the `message` of each wrong field of the request.
     `parameter` is the name of the request's parameter that is at fault, if it is a single one.
-    A subclass with a `title` has its own name as its code, `file_missing` for FileMissing.
+    The code of a subclass with a `title` is its class name: `file_missing` for FileMissing.
     """
 
     code: ClassVar[str] = "internal_error"

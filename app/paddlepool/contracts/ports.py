@@ -180,7 +180,7 @@ class PredictorFactory(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class InferResult:
-    """The result of one job. Not frozen, which would take a microsecond longer.
+    """The result of one job. Not frozen: creating a frozen one takes a microsecond longer.
 
     The job was queued at `enqueued` on the engine's clock. It waited `start_up_seconds` for its
     group to start and `queue_seconds` in the queue, then ran for `infer_seconds` in the predictor's
@@ -283,13 +283,13 @@ class ComposedPipeline(Pipeline, Protocol):
     """A pipeline of several models, tested by one whole request before it serves."""
 
     def payload_of(self, sample: bytes) -> Any:
-        """Return the payload of run() for the file of the sample request."""
+        """Return the payload for run() from the content of the sample request's file."""
 
     def answer_of(self, value: Any) -> Any:
-        """Return the value of run() as it is stored: objects, lists, texts and numbers of JSON."""
+        """Convert the value that run() returned to JSON values, as an answer is stored."""
 
     def check(self, answer: Any, expected: Any) -> None:
-        """Raise BackendError, with both, if the stored answer is not the one that was expected."""
+        """Raise BackendError, which quotes both, if `answer` differs from the expected one."""
 
 
 BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]

@@ -81,7 +81,7 @@ def give_memory_back() -> None:
 
 
 def available_cores(cgroup: Path = CGROUP) -> float:
-    """Return the cores of this process: CPU affinity, or its control group's quota if lower."""
+    """Return the number of usable cores: CPU affinity, or the control group's quota if lower."""
     cores = [float(len(os.sched_getaffinity(0)))]
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         match _numbers(cgroup, *names):

@@ -87,7 +87,7 @@ STRINGS = "object"
 
 
 def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return an object array of this shape with the unconverted items; np.array() could convert."""
+    """Return an object array of this shape with these items, which np.array() might convert."""
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)
