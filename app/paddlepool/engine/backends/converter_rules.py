@@ -19,7 +19,7 @@ INEXACT = "integers, computed as float32"
 
 
 def _unlike_onnx_norm(operator: Operator) -> bool:
-    """Whether the norm has order 0 or infinity (None in PIR), or no axis."""
+    """Whether the norm has order 0 or infinity (which PIR writes as None), or no axis."""
     order = operator.attributes.get("porder")
     infinite = order in (None, float("inf"), -float("inf"))
     return infinite or order == 0.0 or bool(operator.attributes.get("asvector"))

@@ -134,7 +134,7 @@ def configured(
     options: Mapping[str, Any],
     operators: Sequence[Operator],
 ) -> Any:
-    """Return the configuration of a predictor. `operators` are the program's, for oneDNN.
+    """Return the configuration of a predictor; `operators` are those of its program.
 
     Raises ConfigError for an unknown device and for options that exclude each other, and
     BackendUnavailable if this machine lacks what the options need, or if oneDNN would compute the

@@ -102,7 +102,7 @@ def _parse(
 ) -> Iterator[tuple[Operator, list[int]]]:
     """Yield each operator and the numbers of its outputs.
 
-    Adds to `shapes` and `sources`, both by number, and adds the numbers that are read to `used`.
+    Adds each output's number to `shapes` and `sources`, and the numbers that are read to `used`.
     """
     for region in regions:
         for block in region["blocks"]:

@@ -116,7 +116,7 @@ class ProcessPredictor(ChildWorker):
 
 @dataclass(eq=False)
 class ProcessBackend:
-    """Opens predictors: a `PredictorFactory`. `backends` names each framework's target.
+    """Opens predictors: a `PredictorFactory`. `backends` maps each backend to its target.
 
     `held` lists the `paddlepool.engine.process.confinement.MEASURES` in force; None before a
     predictor is opened. With a `suspension`, all predictors are stopped while it is held, and run

@@ -74,7 +74,8 @@ def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
 def turns_ahead(waiting: Mapping[str, int], caller: str) -> int:
     """Number of waiting turns, counted by caller, that come before the caller's next one.
 
-    Callers take turns: if this caller has n, these n come before, and up to n + 1 of each other.
+    Callers take turns: if this caller has n waiting, these n come first, and up to n + 1 of each
+    other caller.
     """
     own = waiting.get(caller, 0)
     others = [count for name, count in waiting.items() if name != caller]

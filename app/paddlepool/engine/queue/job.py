@@ -47,7 +47,10 @@ class Job:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape that run together since `started`; usually for `expected_seconds`."""
+    """Jobs of equal shape in one run, which began at `started`.
+
+    Such a run usually takes `expected_seconds`.
+    """
 
     jobs: Sequence[Job]
     started: float

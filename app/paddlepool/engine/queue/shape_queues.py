@@ -166,8 +166,8 @@ class ShapeQueues:
         """Return the jobs of a batch that may run now, or no job and the time to call again.
 
         The jobs stay queued until take(). A queue is ready if its next batch is full or its first
-        job has waited for `max_delay`. If that is 0, the queue's jobs are shared among those of the
-        `free` instances that no other shape of this priority needs; else full batches are wanted.
+        job has waited for `max_delay`. If `max_delay` is 0, batches need not be full: the queue's
+        jobs are divided among the `free` instances that no other shape of this priority needs.
         """
         retry_at = math.inf
         # The turn of the first job decides. Lower priorities wait.

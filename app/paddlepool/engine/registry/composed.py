@@ -112,9 +112,9 @@ class ComposedModel(Leased):
     def _check_room_and_time(self, context: ModelContext, caller: str) -> None:
         """Raise Overloaded without room or time for a request.
 
-        Requests have as many places as the group of the first part. The estimate counts, for each
-        part, what is queued or running, and the usual work of one request for the new one and for
-        each one ahead of it that has not reached the part.
+        As many requests find room as jobs in the group of the first part. The estimated wait adds,
+        for each part, the jobs that are queued or running there, and the usual work of this request
+        and of each request ahead of it that has not reached the part yet.
         """
         callers = Counter(self._requests.values())
         ahead = turns_ahead(callers, caller)

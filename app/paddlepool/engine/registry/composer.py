@@ -42,8 +42,9 @@ class Composer:
     async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
         """Build and test a composed model on the newest versions of its parts.
 
-        `instead` are versions that are about to be served. Raises ConfigError if a part is not
-        served or is composed itself, and the errors of ComposedModel.test().
+        `instead` maps models to the versions that are about to be served, or to None. Raises
+        ConfigError if a part is not served or is composed itself, and the errors of
+        ComposedModel.test().
         """
         if self._newest(files.name) is None:  # until it is open
             self.failed[files.name] = frozenset(files.config.parts.values())
@@ -76,7 +77,7 @@ class Composer:
         part: AnyModel | None,
         required: bool,
     ) -> ComposedModel | None:
-        """Return a composed model on another version of its part `name`.
+        """Return a composed model on another version, `part`, of the model `name`.
 
         If that fails, raises BackendError, or returns None if the model is not `required`.
         """
