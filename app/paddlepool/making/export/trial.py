@@ -87,7 +87,8 @@ def run_trial(
     program accepts them: two rows of odd sizes, and two rows of a second size.
 
     Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
-    output that is not finite, random, or of a varying rank; ConfigError for shapes that do not fit.
+    output that is not finite, differs between equal runs, or varies in rank. Raises ConfigError for
+    shapes that do not fit.
     """
     native = replace(spec, options={"onednn": False}) if spec.format == "paddle" else spec
     with closing(_Trials(native, open_predictor)) as trials:
@@ -348,8 +349,8 @@ def _fullest(
 ) -> list[Case]:
     """Return a case for each seed, of the first shapes that fit; no cases if no shapes fit.
 
-    Shapes for which an output is empty count only if all shapes are like that: a window that is
-    longer than a sequence finds nothing in Paddle, and is an error elsewhere.
+    Shapes that give an empty output are used only if all shapes do: for a window that is longer
+    than a sequence, Paddle returns an empty output and other engines raise an error.
     """
     first: list[Case] = []
     for shapes in plans:

@@ -14,7 +14,9 @@ from paddle import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Dimensions of one residual U-block of `depth` levels; `flat` blocks dilate, others pool.
+    """Dimensions of one residual U-block of `depth` levels.
+
+    `flat` blocks use dilated convolutions instead of pooling.
 
     `inputs`, `middle` and `outputs` are numbers of channels.
     """

@@ -365,7 +365,7 @@ def _warn_of_removed_key(label: str) -> None:
 def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
     """Describe all wrong keys in one line; `within` is the path of their table.
 
-    A fault that has no key is reported for the `whole`.
+    `whole` names the subject of a fault that has no key.
     """
     return "; ".join(
         f"{'.'.join(map(str, (*within, *fault['loc']))) or whole}: {fault['msg']}"

@@ -129,7 +129,7 @@ def located(configured: Path, *, chosen: bool) -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists; False, unlike Path.exists(), where the user may not look."""
+    """Return whether a path exists. Unlike Path.exists(), False if the user has no access."""
     return os.path.exists(path)  # noqa: PTH110
 
 

@@ -18,7 +18,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_shapes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Any], *, source: str) -> Shapes:
-    """Return the shapes as tuples. Raises ConfigError if they do not fit the inputs."""
+    """Return the shapes as tuples. Raises ConfigError, which names `source`, if they do not fit."""
     names = [spec.name for spec in inputs]
     if sorted(shapes) != sorted(names):
         raise ConfigError(

@@ -123,7 +123,7 @@ class ComposedFiles:
     manifest: ComposedManifest
 
     def info(self, parts: Mapping[str, ServedModelInfo]) -> ServedModelInfo:
-        """Return the data that the pipeline may use; `parts` are the versions that serve it."""
+        """Return the data that the pipeline may use; `parts` has the data of each part."""
         return ServedModelInfo(
             name=self.name,
             version=self.version,
