@@ -235,7 +235,7 @@ def group_results(
     task: TaskComparison | None,
     tolerance: float,
 ) -> tuple[GroupResult, ...]:
-    """Return the result of each group, by falling median time of a single request.
+    """Return the results of the groups, the highest median time of a single request first.
 
     `tolerance` is the allowed mean difference of groups that set neither a budget nor a tolerance.
     """

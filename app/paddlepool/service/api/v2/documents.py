@@ -183,7 +183,7 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
 
 
 def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:
-    """Return a parameter that names something, None if it is missing. Raises InvalidTensor."""
+    """Return a parameter that is a name, or None if it is missing. Raises InvalidTensor."""
     value = parameters.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidTensor(f"parameter {name} must be the name of {of}")

@@ -233,7 +233,7 @@ async def sample(request: Request, model: str, version: int | None) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """A request's outputs and their origin; the reply's form, and the model or task it names."""
+    """A request's outputs and their origin, and the form, model (or task) and version to reply."""
 
     outputs: Tensors
     form: ReplyForm
