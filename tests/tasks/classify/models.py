@@ -1,14 +1,16 @@
 """Classifiers and contexts for the tests of `/classify`."""
 
+import pkgutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from paddlepool.contracts.ports import WHOLE, RequestContext, ServedModelInfo
 from paddlepool.contracts.tensors import Tensors, TensorSpec
+from paddlepool.tasks.codecs.pool import Codecs
 
 INFERENCE_YML = """
 Global:
@@ -49,6 +51,23 @@ def model(
         outputs=(TensorSpec("y", "float32", (-1, *classes)),),
         parameters=parameters,
     )
+
+
+class FunctionCodecs:
+    """Runs a task's function in this process, on one picture; `arrays` replace its own."""
+
+    def __init__(self, picture: Any, arrays: Tensors | None = None) -> None:
+        self.picture = picture
+        self.arrays = arrays or {}
+
+    @property
+    def codecs(self) -> Codecs:
+        return cast(Codecs, self)
+
+    async def read_picture(
+        self, body: bytes, function: str, values: Mapping[str, Any], context: RequestContext
+    ) -> Tensors:
+        return {**pkgutil.resolve_name(function)(self.picture, values), **self.arrays}
 
 
 @dataclass(kw_only=True)

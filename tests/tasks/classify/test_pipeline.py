@@ -1,15 +1,13 @@
 """Requests to one classifier, over a codec process that is a function of this process."""
 
-import pkgutil
 import time
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, WorkerCrashed
-from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.classify.pipeline import (
     ClassifyPipeline,
@@ -19,30 +17,17 @@ from paddlepool.tasks.classify.pipeline import (
     probabilities,
     tensors,
 )
-from paddlepool.tasks.codecs.pool import Codecs
 from paddlepool.tasks.transforms.labels import Label
 from tests.service.api.fakes import make_settings
-from tests.tasks.classify.models import OutputContext, model
+from tests.tasks.classify.models import FunctionCodecs, OutputContext, model
 
 PICTURE = np.full((30, 40, 3), 255, np.uint8)
-
-
-class FakeCodecs:
-    """Runs the function in this process, on a white picture; `arrays` replace its own."""
-
-    def __init__(self, arrays: Tensors | None = None) -> None:
-        self.arrays = arrays or {}
-
-    async def read_picture(
-        self, body: bytes, function: str, values: Mapping[str, Any], context: RequestContext
-    ) -> Tensors:
-        return {**pkgutil.resolve_name(function)(PICTURE, values), **self.arrays}
 
 
 async def classified(
     info: ServedModelInfo, scores: Any, top: int | None = None, arrays: Tensors | None = None
 ) -> ClassifyResult:
-    pipeline = ClassifyPipeline(info, codecs=cast(Codecs, FakeCodecs(arrays)))
+    pipeline = ClassifyPipeline(info, codecs=FunctionCodecs(PICTURE, arrays).codecs)
     context = OutputContext(
         deadline=time.monotonic() + 9, outputs={"y": np.array(scores, np.float32)}
     )
