@@ -14,7 +14,12 @@ import yaml
 from against_paddlex import Case, digest_of_result, generated_cases
 from PIL import Image
 
-from paddlepool.contracts.errors import BackendError, ConfigError, InvalidParameter
+from paddlepool.contracts.errors import (
+    BackendError,
+    ConfigError,
+    InvalidParameter,
+    ResolutionTooHigh,
+)
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.tensors import Array, TensorSpec
 from paddlepool.tasks.segment.evaluation import MaskComparison, SegmentQuality
@@ -200,6 +205,14 @@ def test_a_threshold_leaves_a_mask_without_partial_values_as_it_is(semantic: Sem
     soft = pixels_of(semantic.ask(output="mask", refine="guided"))
     hard = pixels_of(semantic.ask(output="mask", refine="guided", threshold="0.5"))
     assert set(np.unique(hard)) == {0, 255} < set(np.unique(soft))
+
+
+def test_a_picture_too_large_for_its_own_size_is_refused(server: Server, tmp_path: Path) -> None:
+    document = "Deploy: {transforms: [{type: Normalize}]}"
+    semantic = Semantic(server, version(tmp_path, document=document))
+    body = pictures.encoded(Image.new("L", (4001, 4000)), "PNG")
+    with pytest.raises(ResolutionTooHigh, match="up to 16,000,000 pixels, received 16,004,000"):
+        semantic.run(request_of(body, {"output": "labels"}))
 
 
 def test_a_matting_model_has_no_labels(server: Server) -> None:

@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from paddlepool.contracts.errors import ModelOutputInvalid, OutputTooLarge
+from paddlepool.contracts.errors import ModelOutputInvalid, OutputTooLarge, ResolutionTooHigh
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.encode import check_output, encode, indexed_png
@@ -26,6 +26,7 @@ from paddlepool.tasks.segment.masks import foreground_of
 from paddlepool.tasks.segment.refine import guided_alpha, matted_alpha
 from paddlepool.tasks.transforms.labels import pixel_labels
 from paddlepool.tasks.transforms.masks import label_map
+from paddlepool.tasks.transforms.preprocess import MOST_PIXELS
 from paddlepool.tasks.transforms.stages import prepare
 
 Result = tuple[Mapping[str, Any], Tensors]
@@ -71,6 +72,13 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     check_output(width, height, format=meta["format"], grey=grey, limits=limits)
     if operations := meta["network"].get("operations"):
         tensor = prepare(whole, operations).tensor
+        # A model that takes the picture's own size resizes nothing, so no operation checks this.
+        if (size := tensor[0, 0].size) > MOST_PIXELS:
+            raise ResolutionTooHigh(
+                f"the model takes pictures of up to {MOST_PIXELS:,} pixels, received {size:,}",
+                limit=MOST_PIXELS,
+                received=size,
+            )
     else:
         tensor = matte.network_input(opaque(whole), **meta["network"])
     if _needs_pixels(meta, channels):
