@@ -9,6 +9,18 @@ const LANGUAGES = { curl, Python: python, JavaScript: javascript };
 let chosen = "curl"; // in every box
 const boxes = []; // how each shows itself anew
 
+// Whether the browser lets this page copy the text: only pages of https and of this machine may. Else
+// selects what is in `shown`.
+export async function copied(text, shown) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    getSelection().selectAllChildren(shown);
+    return false;
+  }
+}
+
 // A box in the empty <details> `box`; returns a function that shows a request.
 export function codeBox(box) {
   const summary = element("summary");
@@ -36,14 +48,8 @@ export function codeBox(box) {
     });
   }
   copy.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(text.textContent);
-      copy.textContent = t("code.copied");
-    } catch {
-      // Only pages of https and of this machine may write to the clipboard.
-      getSelection().selectAllChildren(text);
-      note.textContent = t("code.none");
-    }
+    if (await copied(text.textContent, text)) copy.textContent = t("code.copied");
+    else note.textContent = t("code.none");
   });
   box.addEventListener("toggle", render);
   boxes.push(render);

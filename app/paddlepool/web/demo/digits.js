@@ -1,6 +1,6 @@
-// A pad to draw a digit on, for the model `mnist`, and the ten scores as bars.
+// A pad to draw a digit on; for the model `mnist` by its tensors, with the ten scores as bars.
 //
-// The model reads digits as MNIST has them: white on black, the ink in a box of 20 x 20, its centre of
+// That model reads digits as MNIST has them: white on black, the ink in a box of 20 x 20, its centre of
 // mass in the middle of 28 x 28 pixels, from -1 to 1. The page draws the strokes again in that place
 // and size, so that a small or thin digit in a corner is read like a large one.
 
@@ -70,22 +70,13 @@ function scoresOf(logits) {
   return powers.map((each, digit) => ({ label: String(digit), score: each / sum })).sort((one, other) => other.score - one.score);
 }
 
-// {box, show}: `drawn(values)` is called after each stroke, `show(logits)` draws the bars.
-export function digitPad({ drawn, cleared }) {
+// {canvas, clear}: `drawn(strokes)` is called after each stroke; clear() empties the pad.
+export function drawingPad(drawn) {
   const on = context(SIDE * FINE, { className: "pad", role: "img", "data-t-label": "digits.pad", "aria-label": t("digits.pad") });
   const { canvas } = on;
-  const how = element("p", { className: "soft", "data-t": "digits.how" }, t("digits.how"));
-  const clear = element("button", { type: "button", "data-t": "digits.clear" }, t("digits.clear"));
-  const scores = element("ol", { className: "scores" });
   let strokes = [];
-  let logits = [];
 
   const paint = () => draw(on, strokes, 1, [SIDE / 2, SIDE / 2]);
-  const show = (given) => {
-    logits = given;
-    if (logits.length === 10) showScores(scores, [""], [{ scores: scoresOf(logits) }]);
-    else scores.replaceChildren();
-  };
   const follow = ({ clientX, clientY }) => {
     const { left, top, width, height } = canvas.getBoundingClientRect();
     strokes.at(-1).push([((clientX - left) / width) * SIDE, ((clientY - top) / height) * SIDE]);
@@ -100,14 +91,33 @@ export function digitPad({ drawn, cleared }) {
   });
   canvas.addEventListener("lostpointercapture", () => {
     canvas.onpointermove = null;
-    drawn(pixelsOf(strokes));
+    drawn(strokes);
   });
-  clear.addEventListener("click", () => {
+  const clear = () => {
     strokes = [];
     paint();
+  };
+  clear();
+  return { canvas, clear };
+}
+
+// {box, show}: `drawn(values)` is called after each stroke, `show(logits)` draws the bars.
+export function digitPad({ drawn, cleared }) {
+  const pad = drawingPad((strokes) => drawn(pixelsOf(strokes)));
+  const how = element("p", { className: "soft", "data-t": "digits.how" }, t("digits.how"));
+  const clear = element("button", { type: "button", "data-t": "digits.clear" }, t("digits.clear"));
+  const scores = element("ol", { className: "scores" });
+  let logits = [];
+
+  const show = (given) => {
+    logits = given;
+    if (logits.length === 10) showScores(scores, [""], [{ scores: scoresOf(logits) }]);
+    else scores.replaceChildren();
+  };
+  clear.addEventListener("click", () => {
+    pad.clear();
     cleared();
   });
-  paint();
   onLanguage(() => show(logits));
-  return { box: element("div", { className: "digits" }, how, element("div", {}, canvas, clear), scores), show };
+  return { box: element("div", { className: "digits" }, how, element("div", {}, pad.canvas, clear), scores), show };
 }

@@ -10,7 +10,8 @@ import { codeBox } from "./codebox.js";
 import { digitPad, readsDigits } from "./digits.js";
 import { showTiming } from "./timing.js";
 
-const SECTIONS = { segment: "pictures", sentiment: "texts" };
+const SECTIONS = { segment: "pictures", sentiment: "texts", classify: "classify", ocr: "ocr" };
+const LATER = ["classify", "ocr"]; // tasks whose cards are hidden until a model of theirs is known
 const OPEN_SIDE = 32; // of an axis that may have any length, but the first, which is 1
 const MOST_VALUES = 4096; // in a form; more are sent as bytes, by a program
 const MOST_SHOWN = 2000; // characters of an output
@@ -20,7 +21,8 @@ const cards = new Map(); // name@version and state -> <article>
 export function serves(task) {
   const { info } = server();
   if (!info) return true;
-  return info.models.some((model) => model.task === task || model.name === info.default_models[task] || model.state === "LOADING");
+  const unknown = !LATER.includes(task);
+  return info.models.some((model) => model.task === task || model.name === info.default_models[task] || (unknown && model.state === "LOADING"));
 }
 
 const nameOf = (model) => (model.version === null ? model.name : `${model.name}@${model.version}`);
@@ -136,7 +138,7 @@ async function fillCard(model, card) {
   const box = card.lastElementChild;
   try {
     const metadata = (card.metadata = await askJson(addressOf(model)));
-    const section = SECTIONS[model.task];
+    const section = readsDigits(model, metadata) ? undefined : SECTIONS[model.task];
     const note = section ? element("p", {}, element("a", { href: `#${section}`, "data-t": `model.${model.task}` }, t(`model.${model.task}`))) : fits(metadata) ? null : element("p", { className: "soft", "data-t": "model.large" }, t("model.large"));
     box.replaceChildren(tensorsTable(metadata), note ?? form(model, metadata));
   } catch (error) {

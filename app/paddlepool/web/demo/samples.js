@@ -4,6 +4,8 @@ export const PICTURES = ["astronaut", "coffee", "hopper", "cat", "camera"];
 
 export const pictureAddress = (name) => `/samples/${name}.jpg`;
 
+export const WITH_TEXT = ["notice"];
+
 export const SENTENCES = {
   happy: "周末和朋友去海边玩，开心得不得了！",
   sad: "外婆走了以后，我一个人坐在她的房间里哭了很久。",

@@ -3,11 +3,13 @@
 import { element } from "/console/dom.js";
 import { knows, numberText, t } from "/console/i18n.js";
 
+const OF_PART = /-(queue|infer)$/; // of one part of a composed model; queue and infer are the sums
+
 function stagesOf(response) {
   return (response.headers.get("Server-Timing") ?? "")
     .split(",")
     .map((part) => part.trim().match(/^([\w-]+);dur=([\d.]+)$/))
-    .filter((match) => match && match[1] !== "total")
+    .filter((match) => match && match[1] !== "total" && !OF_PART.test(match[1]))
     .map(([, stage, duration]) => [stage, Number(duration)]);
 }
 
