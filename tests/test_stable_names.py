@@ -248,7 +248,7 @@ text_max_inputs text_threads timeout_default_ms timeout_max_ms tracing trusted_p
 """
 CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"
-    " parameters pipeline version_policy warmup",
+    " parameters pipeline ragged version_policy warmup",
     config.VersionPolicy: "count kind versions",
     config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     config.InstanceGroup: "backend base budget candidate count name options program start threads"
@@ -257,6 +257,7 @@ CONFIG = {
     config.Warmup: "shapes",
     classify.Parameters: "channels drawing interpolation labels mean output resize_short scale size"
     " softmax std top",
+    config.Ragged: "axis input max step",
     segment.Parameters: "size mean std output",
     sentiment.Parameters: "labels labels_zh buckets max_tokens pad_id",
 }

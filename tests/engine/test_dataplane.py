@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 import weakref
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -28,7 +29,7 @@ from paddlepool.contracts.errors import (
     WorkerCrashed,
 )
 from paddlepool.contracts.ports import RequestContext, RequestOutput, ServedModelInfo
-from paddlepool.contracts.tensors import Tensors
+from paddlepool.contracts.tensors import Array, Tensors
 from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
 from tests.engine.fakes import (
@@ -46,7 +47,7 @@ from tests.engine.fakes import (
     open_registry,
     row,
 )
-from tests.model_files import write_model
+from tests.model_files import add_to_config, write_model
 
 
 class JobPerNumber:
@@ -165,6 +166,45 @@ async def test_a_request_of_many_rows_is_divided_and_joined(bench: Bench) -> Non
     assert np.array_equal(output.value["y"], 2 * tensors(502)["x"])  # type: ignore[operator]
     assert sizes == [4] * 125 + [2]
     assert (await bench.run(*range(500))).value == [2 * number for number in range(500)]
+
+
+class Watched(dict[str, Array]):
+    """Tensors that record the threads in which they are read."""
+
+    threads: set[threading.Thread]
+
+    def items(self) -> Any:
+        self.threads.add(threading.current_thread())
+        return super().items()
+
+
+@pytest.mark.parametrize("task", [True, False])
+@pytest.mark.parametrize(("width", "large"), [(1 << 20, False), ((1 << 20) + 1, True)])
+async def test_large_jobs_are_checked_and_padded_in_a_thread(
+    tmp_path: Path, task: bool, width: int, large: bool
+) -> None:
+    """The bytes after padding count: one number more than 4 MiB becomes 8 MiB."""
+    bench = Bench(tmp_path)
+    add_to_config(
+        tmp_path / "double",
+        f'[[ragged]]\ninput = "x"\naxis = 1\nstep = {1 << 20}\nmax = {1 << 21}\n',
+    )
+    await bench.registry.load_all()
+    job = Watched(x=np.ones((1, width), np.float32))
+    job.threads = set()
+
+    class Pipeline(JobPerNumber):
+        async def run(self, payload: Any, context: RequestContext) -> Any:
+            return await context.infer([job])
+
+    if task:
+        bench.served().pipeline = Pipeline()
+        await bench.run()
+    else:
+        await bench.dataplane.infer("double", reading(job))
+    assert threading.main_thread() in job.threads
+    assert (len(job.threads) > 1) is large
+    await bench.registry.close()
 
 
 async def test_jobs_of_a_task_may_have_more_rows_than_a_run(bench: Bench) -> None:

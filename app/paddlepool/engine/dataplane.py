@@ -37,12 +37,11 @@ from paddlepool.engine.registry.composed import ComposedModel, single
 from paddlepool.engine.registry.composer import AnyModel
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.registry import ModelRegistry
-from paddlepool.engine.registry.request_context import ModelContext, PartOfRequest
-
-LARGE_TENSORS = 4 << 20
-"""Tensors of more bytes are checked for NaN and infinity in a thread. For this many bytes, the
-check takes under a millisecond."""
-
+from paddlepool.engine.registry.request_context import (
+    LARGE_TENSORS,
+    ModelContext,
+    PartOfRequest,
+)
 
 Payload = TypeVar("Payload")
 
@@ -173,7 +172,7 @@ class DataPlane:
             try:
                 async with asyncio.timeout(context.deadline - self.clock()):
                     check = partial(served.checked, [request.inputs])
-                    if sum(array.nbytes for array in request.inputs.values()) > LARGE_TENSORS:
+                    if served.nbytes([request.inputs]) > LARGE_TENSORS:
                         loop = asyncio.get_running_loop()
                         checked = await loop.run_in_executor(checked_in, check)
                     else:

@@ -5,6 +5,7 @@ import errno
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,46 @@ async def test_axes_that_must_agree_are_compared_before_the_queue(bench: Bench) 
     bench.factory.behaviour = doubled
     result = await model.submit(ones, deadline=soon())
     assert result.outputs["y"].tolist() == [[2, 2, 2]]
+
+
+RAGGED = '[[ragged]]\ninput = "x"\naxis = 1\nstep = 64\nmax = 1024\n'
+
+
+async def test_a_thousand_widths_make_a_shape_for_each_step(bench: Bench) -> None:
+    """Neither a run nor the estimate of its time knows more of them."""
+    add_to_config(write_double(bench.root, batch=16, queue=1000), RAGGED)
+    model = bench.open()
+    await model.start()
+    shapes: Counter[int] = Counter()
+
+    def counted(inputs: Tensors) -> Tensors:
+        shapes[inputs["x"].shape[1]] += len(inputs["x"])
+        return doubled(inputs)
+
+    bench.factory.behaviour = counted
+    futures = [model.submit(row(*range(width)), deadline=soon()) for width in range(1, 1001)]
+    for width, future in enumerate(futures, start=1):
+        outputs = (await future).outputs["y"]
+        assert outputs[0, :width].tolist() == [2 * value for value in range(width)]
+        assert not outputs[0, width:].any()
+    assert shapes == dict.fromkeys(range(64, 961, 64), 64) | {1024: 40}
+    assert len(bench.observer.batches) < 80
+    with pytest.raises(InvalidTensor, match="axis 1 of input 'x' has size 1025, limit 1024"):
+        model.submit(row(*range(1025)), deadline=soon())
+
+
+async def test_the_self_test_is_run_as_it_was_sealed(bench: Bench) -> None:
+    """Its outputs have the size of its own inputs, of width 3."""
+    add_to_config(write_double(bench.root), RAGGED)
+    widths: list[int] = []
+
+    def selftest(inputs: Tensors) -> Tensors:
+        widths.append(inputs["x"].shape[1])
+        return doubled(inputs)
+
+    bench.factory.selftest = selftest
+    await bench.open().start()
+    assert widths == [3]
 
 
 async def test_a_fixed_first_axis_is_not_a_batch(bench: Bench) -> None:

@@ -1,11 +1,10 @@
-"""Shapes in config.toml: the runs before READY, and axes that must agree."""
+"""Shapes in config.toml: the runs before READY."""
 
-import numpy as np
 import pytest
 
-from paddlepool.contracts.errors import ConfigError, InvalidTensor
-from paddlepool.contracts.tensors import Tensors, TensorSpec
-from paddlepool.engine.registry.model import WARMUP_BYTES, EqualAxes, warmup_inputs
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.engine.registry.model import WARMUP_BYTES, warmup_inputs
 from paddlepool.models.repository.config import ModelConfig
 
 SPECS = (TensorSpec("ids", "int64", (-1, -1)), TensorSpec("picture", "float32", (-1, 3)))
@@ -52,36 +51,22 @@ def test_a_shape_that_does_not_fit_is_a_configuration_error(
         warmup_inputs(config(shapes), SPECS)
 
 
-INPUTS = (
-    TensorSpec("input_ids", "int64", (-1, -1)),
-    TensorSpec("attention.mask", "int64", (-1, -1)),
-    TensorSpec("other", "int64", (-1, 7)),
-)
-LENGTHS = ("input_ids.1", "attention.mask.1")
+def ragged_config(*widths: int, most: int = 128) -> ModelConfig:
+    ragged = [{"input": "ids", "axis": 1, "step": 16, "max": most}]
+    shapes = [{"shapes": {"ids": [1, width], "picture": [1, 3]}} for width in widths]
+    return ModelConfig.model_validate({"warmup": shapes, "ragged": ragged})
 
 
-def tensors(ids: int, mask: int) -> Tensors:
-    return {
-        "input_ids": np.ones((1, ids), np.int64),
-        "attention.mask": np.ones((1, mask), np.int64),
-        "other": np.ones((1, 7), np.int64),
-    }
+def test_a_ragged_shape_is_run_as_requests_are_padded() -> None:
+    """And once, if two shapes are one after padding."""
+    runs = warmup_inputs(ragged_config(17, 5, 32, 128), SPECS)
+    assert [run["ids"].shape for run in runs] == [(1, 16), (1, 32), (1, 128)]
 
 
-def test_another_length_is_told_with_both_sizes() -> None:
-    """A name may hold points; nothing is said of axes that nobody named."""
-    axes = EqualAxes([LENGTHS], INPUTS)
-    axes.check(tensors(3, 3))
-    with pytest.raises(InvalidTensor) as refused:
-        axes.check(tensors(3, 2))
-    assert refused.value.message == (
-        "inputs do not go together: axis 1 of 'input_ids' has 3, axis 1 of 'attention.mask' has 2; "
-        "these must be equal"
-    )
-    EqualAxes([], INPUTS).check(tensors(3, 2))
-
-
-@pytest.mark.parametrize("named", ["input_ids.2", "input_ids", "ids.1", "other.1", "input_ids.-1"])
-def test_only_free_axes_of_inputs_can_be_named(named: str) -> None:
-    with pytest.raises(ConfigError, match=r"names '.*', the free axes .* are attention.mask.0, "):
-        EqualAxes([("input_ids.1", named)], INPUTS)
+def test_a_ragged_shape_has_the_limits_of_requests() -> None:
+    with pytest.raises(
+        ConfigError, match="warmup shape: axis 1 of input 'ids' has size 129, limit 128"
+    ):
+        warmup_inputs(ragged_config(129), SPECS)
+    with pytest.raises(ConfigError, match="the limit is"):  # after padding alone
+        warmup_inputs(ragged_config(WARMUP_BYTES // 8 - 3, most=1 << 30), SPECS)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from paddlepool.cli import main
-from paddlepool.contracts.errors import BackendError, ConfigError
+from paddlepool.contracts.errors import BackendError, ConfigError, InvalidTensor
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.evidence.comparison.measure import (
@@ -20,6 +21,7 @@ from paddlepool.evidence.comparison.measure import (
     runs_of_slice,
 )
 from paddlepool.evidence.comparison.result import Comparison, compare, group_results, recommend
+from paddlepool.models.repository.config import Ragged
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.engine.fakes import FakeFactory, FakePredictor, ManualClock, doubled, row
 from tests.model_files import group, write_config, write_version
@@ -144,6 +146,23 @@ def test_only_the_named_groups_run(double: ModelFiles, named: tuple[str, ...]) -
     assert found.default_group == ("main" if "main" in named else "spare")
     alone = recommend(found, double.config).reason == "no other group ran"
     assert alone == (len(named) == 1)
+
+
+def test_ragged_samples_are_padded_as_requests_are(double: ModelFiles, tmp_path: Path) -> None:
+    ragged = Ragged(input="x", axis=1, step=4, max=8)
+    files = replace(double, config=double.config.model_copy(update={"ragged": (ragged,)}))
+    widths: set[int] = set()
+
+    def observed(inputs: Tensors) -> Tensors:
+        widths.add(inputs["x"].shape[1])
+        return doubled(inputs)
+
+    np.savez(tmp_path / "rows.npz", x=np.ones((1, 5)))
+    compared(files, FakeFactory(behaviour=observed), inputs=(tmp_path / "rows.npz",))
+    assert widths == {8}
+    np.savez(tmp_path / "rows.npz", x=np.ones((1, 9)))
+    with pytest.raises(InvalidTensor, match="axis 1 of input 'x' has size 9, limit 8"):
+        compared(files, FakeFactory(), inputs=(tmp_path / "rows.npz",))
 
 
 def test_real_arrays_go_with_every_model(double: ModelFiles, tmp_path: Path) -> None:

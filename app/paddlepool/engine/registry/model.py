@@ -25,6 +25,7 @@ from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.pool.group import Group, Statistics
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.queue.job import Job, ShapeKey
+from paddlepool.engine.registry.axes import EqualAxes, RaggedAxes
 from paddlepool.engine.registry.leases import Leased
 from paddlepool.engine.registry.parts import MAX_PARTS, CheckedJob
 from paddlepool.models.repository.config import ModelConfig
@@ -59,10 +60,12 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
     for the emotion model), but the first full batch of a warm shape costs at most 20 ms more than
     the next. Each tensor is a view of one number and takes no memory in this process.
 
-    Raises ConfigError if names or shapes do not fit the model's inputs, or the tensors of one
-    [[warmup]] have more than WARMUP_BYTES.
+    Ragged axes are padded as in a request; shapes that are equal then run once. Raises ConfigError
+    if names or shapes do not fit the model's inputs, or the tensors of one [[warmup]] have more
+    than WARMUP_BYTES.
     """
-    runs: list[Tensors] = []
+    ragged = RaggedAxes(config, inputs)
+    runs: dict[tuple[tuple[str, tuple[int, ...]], ...], Tensors] = {}
     for warmup in config.warmup:
         if unknown := set(warmup.shapes) ^ {spec.name for spec in inputs}:
             raise ConfigError(
@@ -75,51 +78,23 @@ def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[
                     f"warmup shape {list(shape)} does not fit input {spec.name!r} "
                     f"of shape {list(spec.shape)}"
                 )
-        if (
-            total := sum(_nbytes(spec, warmup.shapes[spec.name]) for spec in inputs)
-        ) > WARMUP_BYTES:
+        try:
+            ragged.check(warmup.shapes)
+        except InvalidTensor as error:
+            raise ConfigError(f"warmup shape: {error.message}") from error
+        shapes = {name: ragged.padded_shape(name, shape) for name, shape in warmup.shapes.items()}
+        if (total := sum(_nbytes(spec, shapes[spec.name]) for spec in inputs)) > WARMUP_BYTES:
             raise ConfigError(
                 f"the tensors of a [[warmup]] have {total} bytes, the limit is {WARMUP_BYTES}"
             )
         ones = {spec.name: np.ones((), spec.dtype) for spec in inputs}
-        runs.append({name: np.broadcast_to(ones[name], warmup.shapes[name]) for name in ones})
-    return tuple(sorted(runs, key=lambda run: sum(array.nbytes for array in run.values())))
+        run = {name: np.broadcast_to(ones[name], shapes[name]) for name in ones}
+        runs.setdefault(tuple(sorted(shapes.items())), run)
+    return tuple(sorted(runs.values(), key=lambda run: sum(array.nbytes for array in run.values())))
 
 
 def _nbytes(spec: TensorSpec, shape: Sequence[int]) -> int:
     return math.prod(shape) * np.dtype(spec.dtype).itemsize
-
-
-class EqualAxes:
-    """Input axes that must have the same size in a request, such as a text's ids and its mask.
-
-    Each axis is written `input.number`. Not every framework checks the sizes: one of them reads
-    past the end of the shorter tensor and returns outputs.
-    """
-
-    def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
-        """Look up the axes. Raises ConfigError if one is not in the inputs or has a fixed size."""
-        free = {
-            f"{spec.name}.{axis}": (spec.name, axis)
-            for spec in inputs
-            for axis, size in enumerate(spec.shape)
-            if size == -1
-        }
-        for axis_name in (name for group in groups for name in group):
-            if axis_name not in free:
-                raise ConfigError(
-                    f"equal_axes names {axis_name!r}, the free axes of the inputs are "
-                    f"{', '.join(sorted(free)) or 'none'}"
-                )
-        self._groups = [[free[name] for name in group] for group in groups]
-
-    def check(self, tensors: Tensors) -> None:
-        """Raise InvalidTensor if axes that must be equal differ; each tensor must already fit."""
-        for group in self._groups:
-            sizes = {(name, axis): tensors[name].shape[axis] for name, axis in group}
-            if len(set(sizes.values())) > 1:
-                text = ", ".join(f"axis {k} of {n!r} has {size}" for (n, k), size in sizes.items())
-                raise InvalidTensor(f"inputs do not go together: {text}; these must be equal")
 
 
 class ServedModel(Leased):
@@ -161,6 +136,7 @@ class ServedModel(Leased):
         self.max_rows: int = files.max_rows
         self.selftest: SelfTest = files.selftest(context.agreement_of(self.info))
         self._equal_axes = EqualAxes(files.config.equal_axes, manifest.inputs)
+        self._ragged = RaggedAxes(files.config, manifest.inputs)
         self._valid: dict[Shapes, tuple[int, ShapeKey]] = {}
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
         self.too_small: str = "" if self.warmups else too_small(self.selftest, manifest.inputs)
@@ -210,8 +186,15 @@ class ServedModel(Leased):
         return future
 
     def checked(self, jobs: Sequence[Tensors]) -> list[CheckedJob]:
-        """Check jobs for submit_all(); may be called in any thread. Raises InvalidTensor."""
+        """Check jobs for submit_all(), and pad ragged axes. Raises InvalidTensor.
+
+        May be called in any thread.
+        """
         return [self._checked(inputs) for inputs in jobs]
+
+    def nbytes(self, jobs: Sequence[Tensors]) -> int:
+        """Return the bytes of jobs after padding, before they are checked."""
+        return sum([self._ragged.nbytes(inputs) for inputs in jobs])
 
     def portion(self, group: str) -> int:
         """Maximum jobs of one request in the group's queue. Raises InvalidParameter."""
@@ -317,15 +300,16 @@ class ServedModel(Leased):
     def _checked(self, inputs: Tensors) -> CheckedJob:
         shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
         rows_and_key = self._valid.get(shapes)
-        if rows_and_key is None:
-            if len(self._valid) >= REMEMBERED_SHAPES:
-                self._valid.clear()
-            rows_and_key = self._checked_rows(inputs), shape_key(inputs)
-            self._valid[shapes] = rows_and_key
+        rows = self._checked_rows(inputs) if rows_and_key is None else rows_and_key[0]
         for name, array in inputs.items():
             if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
                 raise InvalidTensor(f"input {name!r} contains NaN or infinity")
-        return CheckedJob(inputs, *rows_and_key)
+        padded = self._ragged.pad(inputs)
+        if rows_and_key is None:
+            if len(self._valid) >= REMEMBERED_SHAPES:
+                self._valid.clear()
+            rows_and_key = self._valid[shapes] = rows, shape_key(padded)
+        return CheckedJob(padded, *rows_and_key)
 
     def _checked_rows(self, inputs: Tensors) -> int:
         """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor."""

@@ -9,9 +9,13 @@ from typing import NamedTuple
 from paddlepool.contracts.ports import WHOLE, InferResult, RequestContext
 from paddlepool.contracts.reasons import START_UP
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.concurrency import in_thread_or_inline
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.parts import CheckedJob, in_portions, joined
+
+LARGE_TENSORS = 4 << 20
+"""Tensors of more bytes, after padding, are checked and padded in a thread."""
 
 
 class PartOfRequest(NamedTuple):
@@ -45,7 +49,11 @@ class ModelContext(RequestContext):
     completed: dict[str, CompletedRuns] = field(default_factory=dict, init=False)
 
     async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
-        return await self.run(self.parts[part].served.checked(jobs), part=part)
+        served = self.parts[part].served
+        check = partial(served.checked, jobs)
+        if served.nbytes(jobs) <= LARGE_TENSORS:
+            return await self.run(check(), part=part)
+        return await self.run(await in_thread_or_inline("checking", check), part=part)
 
     async def run(self, jobs: Sequence[CheckedJob], *, part: str = WHOLE) -> list[Tensors]:
         """Run checked jobs and return their outputs, in order. Raises like infer().

@@ -18,6 +18,7 @@ from paddlepool.contracts.ports import PredictorFactory
 from paddlepool.contracts.resources import available_cores, available_memory
 from paddlepool.contracts.status import Candidate
 from paddlepool.contracts.tensors import largest_difference, mean_difference
+from paddlepool.engine.registry.axes import RaggedAxes
 from paddlepool.evidence.comparison.measure import (
     SLICES,
     Load,
@@ -142,7 +143,8 @@ def compare(
     """Measure `groups`, or all groups if empty, alone and, if `concurrent`, with every core busy.
 
     They are compared with the default group, or with the first of `groups` if the default group is
-    not among them. Raises ConfigError for unknown groups and as choose_samples() does, and
+    not among them. Samples are padded as requests are. Raises ConfigError for unknown groups and as
+    choose_samples() does, InvalidTensor if a sample exceeds the `max` of a ragged axis, and
     BackendError if the group to compare with cannot be opened.
     """
     config = files.config
@@ -154,7 +156,11 @@ def compare(
         config = config.model_copy(update={"default_group": groups[0]})
     chosen = [group for group in config.instance_group if group.name in (groups or known)]
     selftest = files.selftest(task.agreement if task else None)
-    samples = choose_samples(task, inputs, selftest, files.manifest.inputs)
+    ragged = RaggedAxes(config, files.manifest.inputs)
+    samples = [
+        (name, ragged.pad(tensors))
+        for name, tensors in choose_samples(task, inputs, selftest, files.manifest.inputs)
+    ]
     cores = available_cores()
     loads: dict[str, Load] = {}
     not_busy: dict[str, str] = {}

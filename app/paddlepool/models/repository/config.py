@@ -117,6 +117,25 @@ class Warmup(_Table):
     shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
 
 
+class Ragged(_Table):
+    """An input axis that is padded with zeros at its end, to the next multiple of `step`.
+
+    `max` is the largest size. It is required: there are `max / step` shapes, and backends keep
+    memory for each. Axis 0 is the batch axis and cannot be padded.
+    """
+
+    input: str
+    axis: int = Field(ge=1)
+    step: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _max_is_a_multiple(self) -> Ragged:
+        if self.max % self.step:
+            raise ValueError(f"max {self.max} is not a multiple of step {self.step}")
+        return self
+
+
 class VersionPolicy(_Table):
     """Which published versions are served: the `count` latest, all, or the `versions` listed."""
 
@@ -162,6 +181,7 @@ class ModelConfig(_Table):
     )
     warmup: tuple[Warmup, ...] = ()
     equal_axes: tuple[Annotated[tuple[str, ...], Field(min_length=2)], ...] = ()
+    ragged: tuple[Ragged, ...] = ()
     outputs: dict[str, OutputName] = Field(default_factory=dict)
     parts: dict[PartName, PartModel] = Field(default_factory=dict)
     parameters: dict[str, Any] = Field(default_factory=dict)
