@@ -7,8 +7,10 @@ import gc
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -19,13 +21,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from paddlepool.contracts.errors import BackendError, ModelNotReady, Overloaded, WorkerCrashed
-from paddlepool.contracts.ports import InferResult
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.pool.context import Yielding
 from paddlepool.engine.pool.group import Group
 from paddlepool.engine.queue.admission import Reservation
 from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.parts import in_portions
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -45,6 +47,8 @@ from tests.engine.fakes import (
 
 T = TypeVar("T")
 COUNT, LIMIT = 2, 2
+PORTION = 2
+"""Jobs of one request in the queue of such a model."""
 FAST = {
     "paddlepool.engine.pool.context.DELAYS": (0.0,) * 9,
     "paddlepool.engine.pool.instance.IDLE_CHECK_SECONDS": 0.01,
@@ -105,8 +109,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.factory = FakeFactory(seconds=0.01)
         self.observer = RecordingObserver()
-        self.futures: list[asyncio.Future[InferResult]] = []
-        self.settled: list[asyncio.Future[InferResult]] = []
+        self.futures: list[asyncio.Future[Any]] = []
+        self.settled: list[asyncio.Future[Any]] = []
+        self.large: list[tuple[asyncio.Future[Any], float]] = []
         self.inputs: list[weakref.ref[Any]] = []
         self.reserved: list[tuple[ServedModel, Reservation]] = []
         self.models: list[ServedModel] = []
@@ -142,7 +147,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _main(self, model: ServedModel) -> Group:
         return model._groups["main"]
 
-    def _keep(self, futures: list[asyncio.Future[InferResult]]) -> None:
+    def _keep(self, futures: Sequence[asyncio.Future[Any]]) -> None:
         for future in futures:
             self.futures.append(future)
             future.add_done_callback(self.settled.append)
@@ -182,6 +187,20 @@ class SchedulerMachine(RuleBasedStateMachine):
                     priority=priority,
                 )
             )
+
+    @rule(jobs=st.integers(PORTION + 1, 4 * PORTION), caller=callers, width=st.integers(1, 2))
+    def submit_large(self, jobs: int, caller: str, width: int) -> None:
+        """A request of more jobs than a portion; its deadline is nobody else's."""
+        deadline = self.clock() + 5.0 + 1e-6 * (1 + len(self.large))
+        assert self.model.portion("main") == PORTION
+        submit = partial(self.model.submit_all, deadline=deadline)
+        checked = self.model.checked([self._tensors(width) for _ in range(jobs)])
+        with calling(caller):
+            request = self._call(asyncio.ensure_future, in_portions(checked, PORTION, submit))
+        # Nobody awaits it: the log would keep its error, and with that the arrays.
+        request.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._keep([request])
+        self.large.append((request, deadline))
 
     @rule(places=st.integers(1, LIMIT + 1), caller=callers)
     def reserve(self, places: int, caller: str) -> None:
@@ -291,9 +310,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         for model in self.models:
             batcher = self._main(model)._batcher
             held = len(batcher._admission.reservations)
-            # A caller who has nothing finds a place, as many as there are.
-            assert held + batcher._queues.counted(0) <= 2 * LIMIT
+            # A caller who has nothing finds a place, as many as there are; and the jobs of a large
+            # request follow each other, whoever took the places meanwhile.
+            unfinished = sum(not request.done() for request, _ in self.large)
+            assert held + batcher._queues.counted(0) <= 2 * LIMIT + PORTION * unfinished
             assert held <= len(self.reserved)
+
+    @invariant()
+    def a_large_request_leaves_as_a_whole(self) -> None:
+        """Cancelled, failed or late, it has no job in a queue; before, it has a portion at most."""
+        for _ in range(3):  # the loop settles the request, then its jobs
+            self._call(lambda: None)
+        queued = Counter(
+            job.deadline for model in self.models for job in self._main(model)._batcher._queues
+        )
+        for request, deadline in self.large:
+            assert queued[deadline] <= (0 if request.done() else PORTION)
 
     def teardown(self) -> None:
         try:
@@ -319,6 +351,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         wait_until(lambda: set(threading.enumerate()) <= self._threads)
         self.futures.clear()
         self.settled.clear()
+        self.large.clear()
         # The thread of the loop may still be running the callbacks of the last jobs.
         wait_until(lambda: gc.collect() >= 0 and all(array() is None for array in self.inputs))
 
