@@ -321,11 +321,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Cancelled, failed or late, it has no job in a queue; before, it has a portion at most."""
         for _ in range(3):  # the loop settles the request, then its jobs
             self._call(lambda: None)
-        queued = Counter(
-            job.deadline for model in self.models for job in self._main(model)._batcher._queues
-        )
+        jobs = [job for model in self.models for job in self._main(model)._batcher._queues]
+        queued = Counter(job.deadline for job in jobs)
+        assert {job.deadline for job in jobs if job.large} <= {due for _, due in self.large}
         for request, deadline in self.large:
             assert queued[deadline] <= (0 if request.done() else PORTION)
+            assert all(job.large for job in jobs if job.deadline == deadline)
 
     def teardown(self) -> None:
         try:

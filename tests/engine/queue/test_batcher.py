@@ -16,7 +16,7 @@ import pytest
 from paddlepool.contracts.errors import DeadlineExceeded, ModelNotReady, Overloaded
 from paddlepool.contracts.tensors import shape_key
 from paddlepool.engine.queue.admission import Reservation
-from paddlepool.engine.queue.batcher import Batcher
+from paddlepool.engine.queue.batcher import SMALL_SECONDS, Batcher
 from paddlepool.engine.queue.job import Batch, Job
 from paddlepool.engine.queue.shape_queues import URGENT
 from tests.engine.fakes import ManualClock, Sleeper, calling, eventually, infer_result
@@ -360,6 +360,31 @@ async def test_a_job_that_follows_an_ended_one_of_its_request_finds_room(bench: 
     assert bench.batcher.depth == 17
     with pytest.raises(DeadlineExceeded):
         bench.batcher.submit(bench.job(timeout=0.0), following=True)
+
+
+@pytest.mark.parametrize(
+    ("small", "passed", "early"),
+    [
+        pytest.param(False, 0.0, True, id="alone"),
+        pytest.param(True, SMALL_SECONDS - 0.01, False, id="beside small requests"),
+        pytest.param(True, SMALL_SECONDS + 0.01, True, id="when they have ended"),
+    ],
+)
+async def test_a_large_request_keeps_no_instance_for_two_runs(
+    build: Build, small: bool, passed: float, early: bool
+) -> None:
+    """If small requests come: they would wait for both."""
+    clock = ManualClock()
+    bench = await build(clock)
+    clock.advance(SMALL_SECONDS)  # since the runs of build()
+    bench.expect(0.01)
+    if small:
+        bench.submit()
+        bench.take()
+    clock.advance(passed)
+    bench.consumers[0].room = True
+    bench.submit(large=True)
+    assert bench.batcher.depth == (0 if early else 1)
 
 
 async def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:

@@ -15,7 +15,13 @@ from paddlepool.engine.queue.shape_queues import MAX_CALLERS, ServiceTime, Shape
 
 
 def job(
-    *, width: int = 1, rows: int = 1, priority: int = 0, enqueued: float = 0.0, caller: str = ""
+    *,
+    width: int = 1,
+    rows: int = 1,
+    priority: int = 0,
+    enqueued: float = 0.0,
+    caller: str = "",
+    large: bool = False,
 ) -> Job:
     inputs = {"x": np.zeros((rows, width), np.float32)}
     return Job(
@@ -26,6 +32,7 @@ def job(
         deadline=math.inf,
         enqueued=enqueued,
         caller=caller,
+        large=large,
         future=cast(Any, None),  # no queue looks at it, and there is no event loop
     )
 
@@ -52,6 +59,22 @@ def test_the_virtual_time_begins_again_when_nothing_waits() -> None:
     queues = filled(*[job(caller="flood", rows=4) for _ in range(3)])
     order(queues)
     assert [queues.start_of(caller) for caller in ("flood", "quiet")] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("max_delay", [0.0, 1.0])
+def test_small_requests_do_not_share_the_long_runs_of_large_ones(max_delay: float) -> None:
+    """Neither of them waits for more jobs while the other does."""
+    large = [job(caller="large", large=True) for _ in range(3)]
+    small = [job(caller="a"), job(caller="b")]
+    queues = filled(*small, *large, max_delay=max_delay)
+    assert queues.next_batch(0.0)[0] == small
+    for taken in small:
+        queues.take(taken)
+    queues.add(late := job(caller="c"))
+    assert queues.next_batch(0.0)[0] == large
+    for taken in large:
+        queues.take(taken)
+    assert queues.next_batch(1.0)[0] == [late]
 
 
 def test_a_caller_with_one_job_waits_for_one_of_each_other() -> None:

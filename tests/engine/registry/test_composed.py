@@ -27,7 +27,7 @@ from paddlepool.contracts.ports import PredictorSpec, RequestContext, RequestOut
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
 from paddlepool.engine.process.suspension import Suspension
-from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.composed import MARGIN, ComposedModel
 from tests.engine.fakes import (
     PATIENCE,
     Crash,
@@ -384,7 +384,10 @@ async def test_requests_have_as_many_places_as_the_first_part(bench: Bench) -> N
 
 
 async def test_a_request_that_would_be_late_is_refused_before_any_work(tmp_path: Path) -> None:
-    """The work of the second part counts, as the sample took it, for the requests ahead, too."""
+    """The work of the second part counts, as the sample took it, for the requests ahead, too.
+
+    They need 4 s and a little.
+    """
     bench = Bench(tmp_path)
     bench.factory.of["two"].seconds = 1.0
     await bench.registry.load_all()
@@ -393,7 +396,7 @@ async def test_a_request_that_would_be_late_is_refused_before_any_work(tmp_path:
     await bench.between.waiting(3)
     runs = len(bench.listener.completed.call_args_list)
     with pytest.raises(Overloaded, match="the queue needs about") as refused:
-        await bench.run(1, timeout=3)
+        await bench.run(1, timeout=3.9 / MARGIN)  # more than they need, with too little margin
     assert 3.9 < float(refused.value.received or 0) < 5
     bench.between.open()
     await asyncio.gather(*ahead)

@@ -26,6 +26,10 @@ SHORT_RUN_SECONDS = 0.1
 """A batch with a longer run is not sent to a busy instance: nothing measurable would be gained,
 and another instance may be free first."""
 
+SMALL_SECONDS = 1.0
+"""For so long after a job of a small request, batches of large requests are not sent early: the
+next small request would wait for one more run."""
+
 
 class Consumer(Protocol):
     """What the batcher needs of an instance."""
@@ -76,6 +80,7 @@ class Batcher:
         self._dispatch_timer: asyncio.TimerHandle | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._next_deadline = math.inf
+        self._small_until = -math.inf
 
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job in preparation, until the job is submitted or the place released.
@@ -98,6 +103,8 @@ class Batcher:
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
         shed = self._admission.admit(jobs, now, reservation, following=following)
+        if not jobs[0].large:
+            self._small_until = now + SMALL_SECONDS
         for job in jobs:
             job.future.add_done_callback(partial(self._on_job_done, job))
             self._arm_deadline(job.deadline)
@@ -183,12 +190,15 @@ class Batcher:
     def _consumer_with_room(self, jobs: list[Job]) -> Consumer | None:
         """Return a busy instance that may receive this batch early, or None.
 
-        Only a full batch with few bytes and a short run is sent early.
+        Only a full batch with few bytes and a short run is sent early, and none of large requests
+        while there are small ones.
         """
         full = jobs and sum(job.rows for job in jobs) >= self.max_rows
         if not full or sum(job.nbytes for job in jobs) > INLINE_BYTES:
             return None
         if not 0.0 < self._times.expected(jobs[0].key) < SHORT_RUN_SECONDS:
+            return None
+        if self.clock() < self._small_until and all(job.large for job in jobs):
             return None
         return next((consumer for consumer in self._consumers if consumer.has_room()), None)
 

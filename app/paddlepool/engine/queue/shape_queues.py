@@ -185,7 +185,9 @@ class ShapeQueues:
     def _head_of(self, queue: QueueKey, spare: int) -> tuple[list[Job], bool]:
         """Return the next batch of a queue, and whether it is full.
 
-        If there are `spare` free instances, the queue's jobs are divided among them, too.
+        If there are `spare` free instances, the queue's jobs are divided among them, too. Jobs of
+        small and of large requests share no batch, so that runs of small ones stay short; a batch
+        does not wait for more jobs while the others wait for it.
         """
         limit = self._max_rows
         if spare > 0:
@@ -193,12 +195,16 @@ class ShapeQueues:
             limit = -(-waiting // (self._runs(queue) + spare))
         jobs: list[Job] = []
         rows = 0
+        mixed = False
         for _, job in self._queues[queue]:
+            if jobs and job.large is not jobs[0].large:
+                mixed = True
+                continue
             if jobs and rows + job.rows > limit:
                 return jobs, True
             jobs.append(job)
             rows += job.rows
-        return jobs, rows >= limit
+        return jobs, mixed or rows >= limit
 
     def _runs(self, queue: QueueKey, more: int = 0) -> int:
         """Number of runs that a queue takes to empty, if a further job of `more` rows is in it."""

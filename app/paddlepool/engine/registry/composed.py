@@ -37,6 +37,10 @@ from paddlepool.models.repository.layout import ComposedFiles
 from paddlepool.models.repository.manifest import ComposedManifest
 from paddlepool.models.repository.selftest import RUN_SECONDS
 
+MARGIN = 0.75
+"""A request is admitted if its estimate is at most this part of its time. The estimate is off by a
+fifth when other programs take the processors, and a late request has wasted its first runs."""
+
 
 class ComposedModel(Leased):
     """A version of a composed model on one fixed set of served versions, which it leases.
@@ -136,7 +140,7 @@ class ComposedModel(Leased):
                 limit=limit,
                 received=waiting + 1,
             )
-        if waiting and wait > left:
+        if waiting and wait > MARGIN * left:
             self._observer.rejected(model=self.name, reason=Rejection.DEADLINE)
             raise too_slow(wait, left, retry_after=wait)
 

@@ -209,13 +209,15 @@ class ServedModel(Leased):
         priority: int = 0,
         reservation: Reservation | None = None,
         following: bool = False,
+        large: bool = False,
     ) -> list[asyncio.Future[InferResult]]:
         """Queue all of the jobs, or none.
 
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
         higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
-        their request, so the queue checks only their deadlines, not room and time.
+        their request, so the queue checks only their deadlines, not room and time. With `large`,
+        their request has more jobs than a portion.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
         future returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
@@ -223,7 +225,8 @@ class ServedModel(Leased):
         """
         chosen, now = self._group(group), self._clock()
         queued = [
-            Job(**job._asdict(), priority=priority, deadline=deadline, enqueued=now) for job in jobs
+            Job(**job._asdict(), priority=priority, deadline=deadline, enqueued=now, large=large)
+            for job in jobs
         ]
         try:
             chosen.submit(*queued, reservation=reservation, following=following)

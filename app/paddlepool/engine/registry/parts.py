@@ -67,14 +67,15 @@ async def in_portions(
 ) -> list[InferResult]:
     """Run all jobs, at most `portion` at a time; the results are in the order of the jobs.
 
-    `submit(jobs, following=...)` queues jobs; with `following`, they replace jobs that have ended.
-    The first portion is queued together; after that, each job that ends is followed by one more.
-    The first failure cancels the others.
+    `submit(jobs, following=..., large=...)` queues jobs; with `following`, they replace jobs that
+    have ended, and with `large`, the request has more jobs than a portion. The first portion is
+    queued together; after that, each job that ends is followed by one more. The first failure
+    cancels the others.
     """
     if len(jobs) <= portion:
         return await gather_or_cancel(submit(jobs))
     results: dict[int, InferResult] = {}
-    numbers = dict(zip(submit(jobs[:portion]), range(portion), strict=True))
+    numbers = dict(zip(submit(jobs[:portion], large=True), range(portion), strict=True))
     following = portion
     done: set[asyncio.Future[InferResult]] = set()
     future: asyncio.Future[InferResult] | None = None
@@ -86,7 +87,7 @@ async def in_portions(
                 future = done.pop()
                 results[numbers.pop(future)] = future.result()
             for job in jobs[following : following + ended]:
-                [future] = submit([job], following=True)
+                [future] = submit([job], following=True, large=True)
                 numbers[future] = following
                 following += 1
         return [results[number] for number in range(len(jobs))]
