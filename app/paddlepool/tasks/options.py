@@ -29,7 +29,7 @@ LARGEST = 1e15
 class Options(BaseModel):
     """Typed options of one request. Constructing one raises InvalidParameter for a wrong value.
 
-    Texts of a query or a form are accepted, too: `booleans` and numbers are converted.
+    Texts of a query or a form are accepted, too: numbers and the keys of `booleans` are converted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -41,7 +41,7 @@ class Options(BaseModel):
 
     @classmethod
     def may_lack_escapes(cls, error: InvalidParameter) -> bool:
-        """Whether the error rejects the value of an option in `expected`, and it has no unit.
+        """Whether the error rejects a value without a unit, of an option in `expected`.
 
         A % or # that is not escaped in a query is lost, together with the unit or the colour.
         """

@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 class Declaration(NamedTuple):
-    """A declared name, where its object is (`module` or `module:attribute`), and whose it is.
+    """A declared name, the `reference` to its object, and the `origin` of the declaration.
 
-    `origin` is a distribution and its version, or the variable that names the module.
+    `reference` is `module` or `module:attribute`. `origin` is a distribution and its version, or
+    the variable that names the module.
     """
 
     name: str

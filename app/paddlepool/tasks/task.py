@@ -116,7 +116,8 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
     """Return the model's task; None for a model without one.
 
-    Raises ConfigError if no such task exists, or if the model has other parts than the task.
+    Raises ConfigError if no such task exists, or if the model has other parts than the task
+    declares.
     """
     if info.pipeline is None:
         return None

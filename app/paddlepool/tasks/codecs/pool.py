@@ -242,10 +242,10 @@ class CodecPool:
         own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
         before the others, does not count against the queue's limit, and may run until its deadline.
 
-        The future raises the function's error, or DeadlineExceeded if the deadline passed in
-        the queue, before the wall limit, or while other processes used the processors. It raises
-        `crash_error` if the process crashed, ran out of memory or exceeded the wall limit, because
-        a picture that kills its decoder is at fault. It raises Overloaded if the pool was closed or
+        The future raises the function's error, or DeadlineExceeded if the deadline passed in the
+        queue, before `wall_seconds` were over, or while other processes used the processors. It
+        raises `crash_error` if the process crashed, ran out of memory or exceeded `wall_seconds`: a
+        picture that kills its decoder is at fault. It raises Overloaded if the pool was closed or
         if two processes in turn were killed from outside during the call, and WorkerCrashed if the
         process sent an invalid reply or kept a picture open.
 
@@ -345,8 +345,8 @@ class Codecs:
         """Decode a picture and return the arrays of `function(pixels, values)`.
 
         Both run in a codec process, so `function` is a name, "module:name". It gets the upright
-        picture, uint8 of shape (height, width, 3), RGB over white, and `values`, which consist of
-        what JSON has. The times become the stages `decode` and `preprocess`.
+        picture, uint8 of shape (height, width, 3), RGB over white, and `values`, which must be
+        JSON values. The times become the stages `decode` and `preprocess`.
 
         Raises InputError for a bad picture, the errors of CodecPool.submit(), QuotaExceeded, and
         the function's own errors: a PaddlepoolError as it is, any other as a BackendError.

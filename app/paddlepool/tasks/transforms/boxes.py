@@ -42,7 +42,8 @@ def boxes_from_map(
     `probabilities` (h, w) is the detector's output for the picture. Contours of what is above
     `thresh` become rectangles; one whose mean probability is below `box_thresh` is dropped. The
     others grow by area * `unclip_ratio` / perimeter on each side. Corners lie from 0 to `width` and
-    `height`, both inclusive. The order is that of the contours; `reading_order` sorts.
+    `height`, both inclusive. At most `max_candidates` contours are used, in their own order;
+    reading_order() sorts the boxes.
     """
     tall, wide = probabilities.shape
     binary = (probabilities > thresh).astype(np.uint8)
@@ -81,10 +82,10 @@ def smallest_rectangle(points: NDArray[Any]) -> tuple[Floats, float]:
 
 
 def reading_order(boxes: Corners) -> list[int]:
-    """Return the places of the boxes, line by line and from left to right, as PaddleX sorts them.
+    """Return the indices of the boxes line by line, from left to right, as PaddleX sorts them.
 
-    They are sorted by the height of the first corner. Then a box moves before its neighbour for as
-    long as that lies on the same line and farther right.
+    The boxes are sorted by the y of the first corner. Then each box moves before the previous one
+    for as long as that one lies on the same line and farther right.
     """
     order = sorted(range(len(boxes)), key=lambda i: (boxes[i][0][1], boxes[i][0][0]))
     for end in range(1, len(order)):
@@ -109,8 +110,8 @@ def _mean_inside(probabilities: Floats, corners: Floats) -> float:
 def _filled(corners: Corners, height: int, width: int) -> Pixels:
     """Return a mask of `height` x `width` that is 1 in the convex polygon.
 
-    It is that of fillPoly() of OpenCV 4.10, which PaddleX uses. OpenCV 5 rounds the ends of a row
-    inwards, which changes scores by up to 0.01.
+    The mask equals that of fillPoly() of OpenCV 4.10, which PaddleX uses. OpenCV 5 rounds the ends
+    of a row inwards, which changes scores by up to 0.01.
     """
     mask = np.zeros((height, width), np.uint8)
     cv2.polylines(mask, [corners], isClosed=True, color=1)

@@ -84,14 +84,14 @@ class Nothing(Parameters):
 
 
 class DecodeImage(Parameters):
-    """The order of the channels that the model was trained on."""
+    """The order of channels that the model was trained with, for `DecodeImage`."""
 
     img_mode: Literal["BGR", "RGB"] = "BGR"
     channel_first: Literal[False] = False
 
 
 class ReadImage(Parameters):
-    """PaddleX's own name for DecodeImage."""
+    """Parameters of `ReadImage`, PaddleX's own name for DecodeImage."""
 
     format: Literal["BGR", "RGB"] = "BGR"
 
@@ -124,7 +124,7 @@ INTERPOLATIONS: dict[str, tuple[str, ...]] = {
 
 
 class Resize(Parameters):
-    """PaddleSeg: width and height, or -1 for the picture's own size."""
+    """PaddleSeg: resize to `target_size` (width, height); -1 keeps the picture's own size."""
 
     target_size: Size | Literal[-1] = -1
     keep_ratio: bool = True
@@ -135,13 +135,16 @@ class Resize(Parameters):
 
 
 class CropImage(Parameters):
-    """PaddleClas: the centre of the picture, width and height."""
+    """PaddleClas: cut out the centre of the picture; `size` is (width, height)."""
 
     size: Size = (224, 224)
 
 
 class CenterCrop(Parameters):
-    """PaddleX's crop of video frames: a centre square; the corner is rounded, not cut off."""
+    """PaddleX's crop of video frames to a square in the centre; see `do_round`.
+
+    `do_round` rounds the position of the square's corner instead of truncating it.
+    """
 
     target_size: Side
     do_round: bool = True
@@ -158,17 +161,18 @@ class NormalizeImage(Parameters):
 
 
 class Normalize(Parameters):
-    """PaddleSeg: the same with a scale of 1/255; one number is that of all channels."""
+    """PaddleSeg: as NormalizeImage with a scale of 1/255; one number applies to all channels."""
 
     mean: Mean = (0.5, 0.5, 0.5)
     std: Deviation = (0.5, 0.5, 0.5)
 
 
 class DetResizeForTest(Parameters):
-    """PaddleOCR's detectors: a limit on a side, then multiples of 32; or height and width.
+    """PaddleOCR's detectors: limit a side, then round both to multiples of 32; or fix the size.
 
-    `resize_long` is the default of `limit_side_len`. PaddleX takes it as an upper limit for PP-OCR
-    detectors, and as a lower limit for others (`detector_limit`).
+    `image_shape` is the fixed (height, width). `resize_long` is the default of `limit_side_len`.
+    PaddleX takes it as an upper limit for PP-OCR detectors, and as a lower limit for others
+    (`detector_limit`).
     """
 
     limit_side_len: Side | None = None
@@ -179,7 +183,10 @@ class DetResizeForTest(Parameters):
 
 
 class RecResizeImg(Parameters):
-    """PaddleOCR's recognisers: channels, height and least width of a line, from -1 to 1."""
+    """PaddleOCR's recognisers: resize a line of text, and scale its values to -1 to 1.
+
+    `image_shape` is (channels, height, minimum width).
+    """
 
     # PaddleX ignores every other parameter, and PaddleOCR writes several that are for training.
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -231,13 +238,13 @@ class BoxesFromMap(Parameters):
 
 
 class TextFromClasses(Parameters):
-    """`CTCLabelDecode`: the characters of classes 1 and up. A space follows them."""
+    """`CTCLabelDecode`: the characters of the classes from 1; one more class is the space."""
 
     character_dict: tuple[str, ...] = Field(min_length=1)
 
 
 class LabelMap(Parameters):
-    """A class for each pixel. No file names it; models of PaddleSeg have no other result."""
+    """The result is a class for each pixel: assumed for PaddleSeg's files, which name none."""
 
 
 POSTPROCESS: dict[str, type[Parameters]] = {
@@ -269,7 +276,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class InferenceConfig:
-    """What an `inference.yml` says. `shapes` has the inputs that it names."""
+    """The content of an `inference.yml`. `shapes` maps the inputs that it names to shapes."""
 
     model_name: str
     operations: tuple[Operation, ...]
@@ -283,8 +290,8 @@ class InferenceConfig:
     def overridden(self, name: str, **parameters: Any) -> "InferenceConfig":
         """Return a copy in which the operation `name` has other values for these parameters.
 
-        PaddleX's OCR pipeline: `overridden("DetResizeForTest", limit_side_len=64,
-        limit_type="min")`. Raises ConfigError for a wrong value, or if the operation is not there.
+        PaddleX's OCR pipeline calls `overridden("DetResizeForTest", limit_side_len=64,
+        limit_type="min")`. Raises ConfigError for a wrong value, or if there is no such operation.
         """
         if name not in [step.name for step in self.operations]:
             raise ConfigError(f"{FILE} has no operation {name}")
@@ -376,7 +383,7 @@ def _operation(name: str, values: Any, model_name: str) -> Operation:
 
 
 def detector_limit(parameters: DetResizeForTest, model_name: str) -> DetResizeForTest:
-    """Return the parameters with the limit that PaddleX takes where the file names none."""
+    """Return the parameters with the limit that PaddleX uses if the file names none."""
     if _MAX_LIMIT_DETECTORS.fullmatch(model_name):
         side, kind = 960, "max"
     else:

@@ -51,7 +51,7 @@ def characters_of(character_dict: Sequence[str]) -> list[str]:
 def text_from_classes(scores: NDArray[Any], characters: Sequence[str]) -> list[Text]:
     """Return the text of each line: PaddleX's `CTCLabelDecode`.
 
-    `scores` is (lines, steps, classes), `characters` that of `characters_of`.
+    `scores` is (lines, steps, classes), `characters` the result of characters_of().
     """
     return text_from_best(scores.argmax(axis=2), scores.max(axis=2), characters)
 
@@ -61,8 +61,8 @@ def text_from_best(
 ) -> list[Text]:
     """Return the text of each line from its best classes and their scores, both (lines, steps).
 
-    Repeats are merged, then blanks dropped. The score is the mean of those left; a text without
-    characters has 0.
+    Repeats are merged, then blanks are dropped. A text's score is the mean score of its
+    characters, 0 without characters.
     """
     texts = []
     for classes, scores in zip(best, highest, strict=True):

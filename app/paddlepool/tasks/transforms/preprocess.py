@@ -96,7 +96,7 @@ def resize(
 
 
 def crop_image(picture: Values, *, size: Sequence[int]) -> Values:
-    """Return the centre, `size` (width, height). Raises ImageUnreadable if it is smaller."""
+    """Return the centre, `size` (width, height). Raises ImageUnreadable for a smaller picture."""
     height, width = picture.shape[:2]
     return _cropped(picture, (width - size[0]) // 2, (height - size[1]) // 2, *size)
 
@@ -175,7 +175,7 @@ def rec_resize_img(picture: Values, *, image_shape: Sequence[int]) -> Floats:
     """Return a line of text as channels x height x width, from -1 to 1, with zeros to the right.
 
     It has the height of `image_shape` (channels, height, width) and at least its width. A line that
-    would be wider than 3,200 is squeezed.
+    would be wider than 3,200 pixels is squeezed to that.
     """
     _, tall, least = image_shape
     height, width = picture.shape[:2]

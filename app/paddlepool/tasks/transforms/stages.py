@@ -27,8 +27,8 @@ class Prepared(NamedTuple):
 def prepare(picture: Pixels, operations: Sequence[Sequence[Any]], *, ground: int = 255) -> Prepared:
     """Run the operations, as `InferenceConfig.as_meta()` returns them, on a decoded picture.
 
-    A transparent picture is placed on grey of the level `ground`, because the colours behind
-    transparency are nobody's intention. Without an operation that names the order of channels, the
+    A transparent picture is placed on grey of the level `ground`, because the colours of
+    transparent pixels are arbitrary. Without an operation that names the order of channels, the
     model gets RGB. Raises InputError if the picture is too small or becomes too large.
     """
     values = opaque(picture, ground)
