@@ -65,7 +65,7 @@ async def _answer(repository: ModelRepository, files: ComposedFiles, sample: byt
 
 
 async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
-    """Answer the sample request of a sealed version and compare. Raises BackendError."""
+    """Test a sealed version with its sample request; return a sentence. Raises BackendError."""
     async with opened_parts(repository, files) as model:
         await model.test()
     return "ok, the sample request got its answer"
@@ -75,7 +75,7 @@ async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
 async def opened_parts(
     repository: ModelRepository, files: ComposedFiles
 ) -> AsyncIterator[ComposedModel]:
-    """Load the parts of a composed model, and yield the model on them, not tested."""
+    """Load the parts of a composed model, and yield the model, which is not tested yet."""
     tasks = load_tasks()
     metrics = Metrics(build={})
     workers = build_workers(settings_class(tasks.values())(), metrics, tasks.values())

@@ -1,4 +1,4 @@
-"""`paddlepool tune`: find the predictors, threads and batch size that serve a model best here.
+"""`paddlepool tune`: find the predictors, threads and batch size that serve a model best.
 
 With --groups: find the best of its instance groups, across backends and precisions.
 """

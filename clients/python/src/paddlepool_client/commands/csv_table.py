@@ -20,9 +20,9 @@ BOM = "\ufeff"
 class Table:
     """A CSV file with a header line: its `columns`, and `count`, the number of its rows.
 
-    `delimiter` is the one of DELIMITERS that divides the header most. `for_excel` tells whether
-    UTF-8 needs a byte order mark, without which Excel takes it for another encoding: the file has
-    one, or is in another encoding.
+    `delimiter` is the one of DELIMITERS that gives the header the most columns. `for_excel` tells
+    whether results in UTF-8 get a byte order mark, by which Excel knows the encoding: they do if
+    the file has one or is not in UTF-8.
 
     **Invariant**: the whole file has been read once, so no row can stop a long run halfway.
     """
@@ -40,8 +40,7 @@ class Table:
         self.count = sum(1 for _ in self.rows())
 
     def rows(self) -> Iterator[list[str]]:
-        """Each row with a field for every column, empty if the file has none; without blank
-        lines."""
+        """Yield each row except blank lines; fields that a row lacks are empty."""
         rows = self._read(self.delimiter, len(self.columns))
         next(rows, None)
         for row in rows:
@@ -118,7 +117,7 @@ def resume(part: Path, header: Sequence[str], table: Table) -> Progress:
 
 
 def _whole_lines(file: BinaryIO, table: Table) -> Iterator[str]:
-    """Nothing if the file lacks the byte order mark that the table's results have."""
+    """Yield the complete lines; none if the file lacks the byte order mark of `for_excel`."""
     if table.for_excel and file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         return
     for line in file:

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _is_file(text: str) -> bool:
-    """Whether it is a path: an existing one, or a missing one that cannot be a text."""
+    """Whether `text` is a path: of an existing file, or of any file that ends in .csv."""
     with contextlib.suppress(OSError, ValueError):  # too long for a name, or contains NUL
         return text.endswith(".csv") or (text not in ("", STANDARD) and Path(text).exists())
     return False
