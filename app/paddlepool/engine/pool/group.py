@@ -184,7 +184,7 @@ class Group:
     def _on_result(self, instance: int, run: Run, result: RunResult) -> None:
         """Record the run's times and complete each job with its rows of the outputs.
 
-        Raises ValueError if the number of output rows differs from that of a batch of several jobs.
+        Raises ValueError if a batch of several jobs gets more or fewer output rows than it has.
         """
         batch, infer = run.batch, result.seconds
         parts = batch.split(result.outputs)

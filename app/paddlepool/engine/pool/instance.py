@@ -251,7 +251,7 @@ class Instance(Generic[Request, Result]):
         return usable and len(self._runs) == 1 and self._state is State.SERVING
 
     def execute(self, batch: Batch) -> None:
-        """Send the batch to the process. If that fails, requeue it or fail it. See Consumer."""
+        """Send the batch to the process; requeue or fail the batch if that fails. See Consumer."""
         self._set_busy(True)
         if batch.nbytes > INLINE_BYTES:
             self._start_copying(self._send_in_thread(batch))
@@ -398,7 +398,7 @@ class Instance(Generic[Request, Result]):
         self._stop_serving(reason or Restart.CRASHED)
 
     def _pop_run(self) -> Run:
-        """Return the run that has ended; the time of the next one, if any, begins."""
+        """Remove and return the run that has ended, and begin to time the next one, if any."""
         run = self._runs.popleft()
         run.ended = self._last_used = self.clock()
         if self._runs:

@@ -154,7 +154,7 @@ class Child:
             self._resources = resources.pop_all()
 
     def _start(self, resources: contextlib.ExitStack, limits: Limits) -> None:
-        """Start the process; all it needs is closed with `resources`, even if this fails."""
+        """Start the process; `resources` will close all that it needs, even if this fails."""
         self._under_way: deque[_Sent] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)

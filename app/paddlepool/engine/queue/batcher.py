@@ -227,7 +227,7 @@ class Batcher:
         return batch
 
     def _resume(self, now: float) -> Batch | None:
-        """Return the next requeued batch that has unfinished jobs, with only these; else None."""
+        """Return the next requeued batch, reduced to its unfinished jobs; None if there is none."""
         while self._requeued:
             batch = self._requeued.popleft()
             self._running.discard(batch)

@@ -207,7 +207,7 @@ class ShapeQueues:
         return jobs, mixed or rows >= limit
 
     def _runs(self, queue: QueueKey, more: int = 0) -> int:
-        """Number of runs that a queue takes to empty, if a further job of `more` rows is in it."""
+        """Number of runs that empty a queue, together with a further job of `more` rows."""
         runs = left = 0
         for rows in (*[job.rows for _, job in self._queues.get(queue, ())], more):
             if rows > left:
@@ -216,7 +216,10 @@ class ShapeQueues:
         return runs
 
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
-        """Number of runs until a job added now has run, its own included; infinite if unknown."""
+        """Number of runs until a job added now has run, its own included; infinite if unknown.
+
+        It is unknown while jobs of higher priority wait, or if runs wait for more rows.
+        """
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf
         own = self._runs((priority, key), rows) if key else 1

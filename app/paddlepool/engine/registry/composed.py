@@ -46,7 +46,7 @@ class ComposedModel(Leased):
     """A version of a composed model on one fixed set of served versions, which it leases.
 
     **Invariant**: its parts never change. When one of them is replaced, the registry builds another
-    ComposedModel on the new set, tests it and swaps both at once.
+    ComposedModel on the new set, tests it, and swaps part and composed model in one step.
     """
 
     def __init__(

@@ -161,7 +161,10 @@ class ModelRegistry:
                 raise failure
 
     async def _candidates(self, name: str) -> tuple[tuple[int, ...], int, bool]:
-        """Return the versions to try, newest first, how many to serve, and if it is composed."""
+        """Return the versions to try, newest first, and how many of them to serve.
+
+        The third value is whether the model is a composed one.
+        """
         on_disk = self._repository
         with self._history.attempt(name, None):
             published = await in_thread("repository", partial(on_disk.versions, name))
@@ -192,7 +195,7 @@ class ModelRegistry:
     async def _keep(self, name: str, wanted: Collection[int]) -> None:
         """Serve only these versions of a model, and retire the others.
 
-        A composed model that does not work with what is left of its part is not served any more.
+        A composed model that fails with the remaining versions of its part is not served any more.
         """
         before = self._models.get(name, {})
         versions = {version: model for version, model in before.items() if version in wanted}
@@ -209,9 +212,9 @@ class ModelRegistry:
         """Serve exactly these versions of a model, and retire the others.
 
         The composed models that use the model are built again on its newest version, and everything
-        is swapped in one step. If one of them fails, raises its error, and nothing has changed; if
-        not `required`, that model is not served any more. Raises ModelNotReady if the registry is
-        closed.
+        is swapped in one step. If one of them fails, nothing changes, and its error is raised; or,
+        if not `required`, it is not served any more and the others are swapped. Raises
+        ModelNotReady if the registry is closed.
         """
         newest = versions[max(versions)] if versions else None
         before = list(self._models.get(name, {}).values())
