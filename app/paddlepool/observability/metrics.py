@@ -32,7 +32,7 @@ class HistogramFamily(Collector):
     """All series of one histogram; a series appears with its first observation.
 
     The library's own Histogram tests its buckets one by one and takes two locks for each value, and
-    a request for one text records six values. May be used in any thread, such as the replays'.
+    a request for one text records six values. May be used in any thread.
     """
 
     def __init__(

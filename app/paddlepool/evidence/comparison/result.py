@@ -302,9 +302,9 @@ def recommend(
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
     Groups are compared by Comparison.times_as_fast(). A group is rejected if it has a 95th
-    percentile above `p95_seconds`; a group other than the default one, also if it exceeds its
-    budget or sets candidate = false. If the default group is rejected, the others need not be
-    faster than it.
+    percentile above `p95_seconds`. Groups other than the default one are also rejected if they
+    exceed their budget or set candidate = false. If the default group is rejected, the others need
+    not be faster than it.
     """
     results = {group.group: group for group in comparison.groups}
     default = results[comparison.default_group]

@@ -88,7 +88,7 @@ def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Confi
 
 
 def bucket_configurations(best: Configuration) -> list[Configuration]:
-    """Return configurations with other buckets up to the same length: 1, half and twice as many."""
+    """Return copies with one bucket, half as many and twice as many, up to the same length."""
     lengths = best.buckets
     if not lengths:
         return []

@@ -281,7 +281,7 @@ class _Trials:
         return None
 
     def find_ranges(self, tried: Sequence[Shapes]) -> None:
-        """Find which values each integer input accepts: token ids have an end, numbers do not.
+        """Find which values each integer input accepts: token ids have a bound, numbers do not.
 
         Raises ExportError if the program accepts none of the shapes.
         """

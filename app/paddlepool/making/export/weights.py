@@ -125,7 +125,7 @@ _RESIZING = ("MaxPool", "Resize", "Upsample")
 
 
 def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
-    """Return upstream's convolutions in execution order, each with those whose outputs it reads."""
+    """Map each convolution, in upstream's execution order, to those whose outputs it reads."""
     reads: dict[str, Sources] = {}
 
     def block(stage: Stage, entry: Sources) -> Sources:

@@ -62,7 +62,7 @@ LARGE = 2**14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """A program that is not published yet; `backend` is the one it was made for."""
+    """A program that is not published yet; `backend` names the backend it was made for."""
 
     content: bytes
     entry: DerivedProgram

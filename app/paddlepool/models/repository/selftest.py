@@ -40,7 +40,7 @@ UNREADABLE = (
 class Quality:
     """How far outputs are from the golden outputs.
 
-    Differences are absolute; each is that of the output for which it is largest. `agreement` is
+    Differences are absolute; each figure is the largest over all outputs. `agreement` is
     from 0 to 1, or None if the task has no measure of it.
     """
 
