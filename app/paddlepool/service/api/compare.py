@@ -142,7 +142,7 @@ def significant(value: float) -> float:
 
 
 def window_seconds(history: History, intervals: int) -> float:
-    """Return the seconds from the window's first interval, or the server's later start, to now."""
+    """Return the seconds since the window began, or since the server's start if that was later."""
     uptime = history.uptime()
     begins = max(0.0, (int(uptime / INTERVAL_SECONDS) + 1 - intervals) * INTERVAL_SECONDS)
     return max(uptime - begins, 0.001)

@@ -140,7 +140,7 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Build the OpenAPI document once. `models` are those that routes only reference.
+    """Build the OpenAPI document once. `models` are schemas that routes reference by name.
 
     With `needs_key`, the document says that requests need an API key.
     """
@@ -163,7 +163,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
 
 
 def title(router: APIRouter) -> None:
-    """Use the first sentence of its description as the title of each route that has no summary.
+    """Give each route without a summary the first sentence of its description as its title.
 
     FastAPI would use the function's name.
     """

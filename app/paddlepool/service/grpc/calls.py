@@ -280,7 +280,7 @@ def _begin_span(
 
 
 def _end_span(span: RequestSpan, method: Method, status: int) -> None:
-    """End a span; `status` is the HTTP status of the same result."""
+    """End a span; `status` is the HTTP status that corresponds to the call's result."""
     code = grpc.StatusCode.CANCELLED if status == CLIENT_GONE else CODES.get(status)
     name = "OK" if code is None else code.name
     span.end(

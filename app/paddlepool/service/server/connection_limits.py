@@ -166,7 +166,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def _ignore_offer(self, rest: bytes) -> None:
         """Answer a request that offers another protocol over HTTP/1.1 (RFC 9110, 7.8).
 
-        After an Upgrade header, the parser expects the other protocol, so a new one reads the body.
+        After an Upgrade header, the parser expects the other protocol; a new parser reads the body.
         """
         if self._body_framing:
             events = EventsAfterHead(self)

@@ -82,7 +82,8 @@ class StallWatch:
         """Unread bytes, including those in the kernel's send buffer.
 
         The kernel's buffer takes megabytes that a slow client has not yet read, and accepts more
-        only after a third is sent. The transport's own buffer alone would therefore look stalled.
+        only when a third of it is free. Meanwhile the transport's own buffer does not shrink,
+        although the client reads.
         """
         connection: socket.socket = self._transport.get_extra_info("socket")
         queued = bytes(4)

@@ -77,9 +77,9 @@ class KeyRules:
             raise
 
     def _without_key(self, headers: Headers, address: str) -> Caller:
-        """Return the caller of a path that needs no key, by its key if it sends a valid one.
+        """Return the caller of a path that needs no key: by a valid key, else by the address.
 
-        Such a key may allow the caller to start groups.
+        A valid key may allow the caller to start groups.
         """
         if self._callers:
             with contextlib.suppress(Unauthorized):

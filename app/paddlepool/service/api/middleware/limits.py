@@ -160,7 +160,7 @@ class TokenBucket:
             self.running -= 1
 
     def headers(self) -> dict[str, str]:
-        """Return RateLimit headers of the unit with the least share left; {} if none is limited."""
+        """Return RateLimit headers of the unit with the smallest share left; {} without limits."""
         if not self._limits:
             return {}
         self._refill()
