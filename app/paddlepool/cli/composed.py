@@ -65,7 +65,10 @@ async def _answer(repository: ModelRepository, files: ComposedFiles, sample: byt
 
 
 async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
-    """Test a sealed version with its sample request; return a sentence. Raises BackendError."""
+    """Test a sealed version with its sample request; return the result as a sentence.
+
+    Raises BackendError if the test fails.
+    """
     async with opened_parts(repository, files) as model:
         await model.test()
     return "ok, the sample request got its answer"

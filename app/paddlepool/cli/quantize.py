@@ -1,4 +1,4 @@
-"""`paddlepool quantize`: publish a version with an int8 program, made from data within a budget."""
+"""`paddlepool quantize`: publish a version with a calibrated int8 program within a loss budget."""
 
 import argparse
 from collections.abc import Sequence

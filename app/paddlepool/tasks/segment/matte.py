@@ -337,7 +337,7 @@ def resized(picture: Pixels, height: int, width: int) -> Pixels:
 
 
 def _centred(height: int, width: int, inner_height: float, inner_width: float) -> Area:
-    """Return an area in the middle of height x width, of the inner size or as near as fits."""
+    """Return an area of the inner size in the middle of height x width, cut to what fits."""
     rows = max(1, min(height, round(inner_height)))
     columns = max(1, min(width, round(inner_width)))
     return Area((height - rows) // 2, (width - columns) // 2, rows, columns)

@@ -116,7 +116,7 @@ class SegmentOptions(Options):
 
     Percentages are numbers; in a query they are written `80%`. `position` has two percentages of
     the free room: the part to the left of the subject, and the part above it. If `scale` or
-    `position` is None, it stays as in the picture.
+    `position` is None, the subject keeps its own of the picture.
     """
 
     expected: ClassVar = {

@@ -140,7 +140,7 @@ def _within(value: int, size: int) -> int:
 
 
 def _unclipped(corners: Floats, ratio: float) -> NDArray[Any] | None:
-    """Return the points (n, 1, 2) of the grown rectangle with round corners."""
+    """Return the points (n, 1, 2) of the grown rectangle with round corners, or None."""
     distance = cv2.contourArea(corners) * ratio / cv2.arcLength(corners, True)
     offset = pyclipper.PyclipperOffset()
     # Whole numbers, cut off: pyclipper computes with integers.

@@ -238,7 +238,7 @@ class BoxesFromMap(Parameters):
 
 
 class TextFromClasses(Parameters):
-    """`CTCLabelDecode`: the characters of the classes from 1; one more class is the space."""
+    """`CTCLabelDecode`: the characters of classes 1 to n; 0 is the blank, n + 1 the space."""
 
     character_dict: tuple[str, ...] = Field(min_length=1)
 
@@ -357,7 +357,7 @@ def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
 
 
 def _steps(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return name and parameters of each operation of both forms of the file."""
+    """Return the name and parameters of each operation, from either form of the file."""
     if deploy := _table(document, "Deploy").get("transforms", None):  # PaddleSeg
         if isinstance(deploy, list) and all(isinstance(step, dict) for step in deploy):
             rest = [{key: step[key] for key in step if key != "type"} for step in deploy]

@@ -96,13 +96,13 @@ def resize(
 
 
 def crop_image(picture: Values, *, size: Sequence[int]) -> Values:
-    """Return the centre, `size` (width, height). Raises ImageUnreadable for a smaller picture."""
+    """Cut out the centre, `size` (width, height). Raises ImageUnreadable for a smaller picture."""
     height, width = picture.shape[:2]
     return _cropped(picture, (width - size[0]) // 2, (height - size[1]) // 2, *size)
 
 
 def center_crop(picture: Values, *, target_size: int, do_round: bool) -> Values:
-    """Return the centre square. Raises ImageUnreadable if the picture is smaller."""
+    """Return the square in the centre. Raises ImageUnreadable for a picture below `target_size`."""
     left, top = (
         round((side - target_size) / 2) if do_round else (side - target_size) // 2
         for side in (picture.shape[1], picture.shape[0])

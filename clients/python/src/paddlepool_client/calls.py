@@ -164,9 +164,9 @@ class OcrOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T]):
-    """A request and the function that reads its reply. Paths are read when it is sent.
+    """A request and the function that reads its reply. Files at paths are read when it is sent.
 
-    It has a `body`, or the `files` of a form with their field names, or `json`, or none of them.
+    The request has a `body`, or the `files` of a form with their field names, or `json`, or none.
     `read` also receives error replies with a status in `accepted`.
     """
 

@@ -252,7 +252,8 @@ class _AwaitingWire(_Wire[httpx.AsyncClient]):
 def _settings(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
     """Return the settings of httpx's client. A loopback address is called without a proxy.
 
-    A proxy would call its own machine. Certificates still come from the environment.
+    A proxy would take that address for its own machine. Certificates still come from the
+    environment.
     """
     headers = _headers(api_key)
     address = httpx.URL(url)

@@ -23,7 +23,7 @@ import httpx
 
 
 class RequestFailed(Exception):
-    """A request without an answer, for any reason."""
+    """The request did not get its result, for any reason."""
 
 
 class Unreachable(RequestFailed):
