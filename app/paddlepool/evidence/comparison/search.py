@@ -88,7 +88,10 @@ def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Confi
 
 
 def bucket_configurations(best: Configuration) -> list[Configuration]:
-    """Return copies with one bucket, half as many and twice as many, up to the same length."""
+    """Return copies of `best` with other numbers of buckets: one, half as many, twice as many.
+
+    The longest bucket stays.
+    """
     lengths = best.buckets
     if not lengths:
         return []

@@ -114,7 +114,8 @@ def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels
 def _certain_regions(stretched: Floats, radius: int) -> tuple[Pixels, Pixels]:
     """Return two maps (h, w): where the mask is certainly foreground, and certainly background.
 
-    A map is 1 where all windows that affect a pixel contain only ones, or only zeros.
+    The first map is 1 where all windows that affect the pixel contain only ones of the mask, the
+    second where they contain only zeros.
     """
     reach = np.ones((4 * radius + 3, 4 * radius + 3), np.uint8)
     full = cv2.erode((stretched >= 1).astype(np.uint8), reach)

@@ -125,8 +125,9 @@ def standard_input(args: argparse.Namespace) -> bytes:
 
 
 def pictures_of(directory: Path, *, results: Path | None = None) -> list[Path]:
-    """Return the pictures of a directory, without results: those in directories of results below
-    it, and those that stand beside their picture.
+    """Return the pictures of a directory without results.
+
+    Results are in directories of results below it, or beside their picture.
 
     Raises CommandError if `results` is the same directory: results would be read as pictures.
     """
@@ -215,7 +216,7 @@ def _results(args: argparse.Namespace, sources: list[Path], task: PictureTask) -
 
 
 def _named(picture: Path, suffix: str) -> str:
-    """The name of a result. It keeps the whole name, so that cat.jpg and cat.png do not collide."""
+    """A result's name: the picture's whole name, so that cat.jpg and cat.png do not collide."""
     return picture.name if picture.suffix.lower() == f".{suffix}" else f"{picture.name}.{suffix}"
 
 
