@@ -207,7 +207,7 @@ def _counted(labels: Sequence[str]) -> str:
 
 
 def stated_licence(folder: Path) -> str:
-    """Return the licence that the head of a README.md names, as hubs write it, else nothing."""
+    """Return the licence that the head of README.md names, as hubs write it, else an empty text."""
     try:
         text = (folder / "README.md").read_text("utf-8")
     except (OSError, ValueError):
@@ -252,9 +252,9 @@ def import_source(
 ) -> Iterator[Imported]:
     """Publish every model of a source, and yield what was understood of each.
 
-    See opened_source() for what a source is, and import_folder(). `text` describes the source in
-    manifests. A detector and a recogniser of text become the parts of a composed model. Raises
-    their errors, and ConfigError for a `name` with several models.
+    opened_source() says what a source is. `text` describes the source in manifests. A detector and
+    a recogniser of text become the parts of a composed model. Raises the errors of opened_source()
+    and import_folder(), and ConfigError for a `name` with several models.
     """
     models = []
     with opened_source(source, sha256=sha256, timeout=timeout) as opened:

@@ -58,7 +58,7 @@ def read_input(path: Path, inputs: Sequence[TensorSpec]) -> Tensors:
 
 
 def only_input(array: Array, inputs: Sequence[TensorSpec]) -> Tensors:
-    """Return the inputs of a program with only one.
+    """Return `array` as the inputs of a program that has a single input.
 
     Raises ConfigError if the program has several, or the array does not fit.
     """

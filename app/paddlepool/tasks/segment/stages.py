@@ -33,7 +33,7 @@ Result = tuple[Mapping[str, Any], Tensors]
 
 
 def _palette() -> bytes:
-    """Return PaddleX's colour of each label: the bits of label + 1 in turn to red, green, blue."""
+    """Return PaddleX's colours: the bits of label + 1 go to red, green and blue in turn."""
     colours = bytearray()
     for number in range(1, 257):
         bits = [(number >> place) & 1 for place in range(9)]

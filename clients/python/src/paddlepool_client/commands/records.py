@@ -14,7 +14,7 @@ from paddlepool_client.commands.errors import CommandError
 class Records:
     """Records by the name of their picture, which are also in the file `part`; thread-safe.
 
-    The first line of the file is `options`. It does not exist while there is no record.
+    The first line of the file is `options`. The file does not exist while there is no record.
     """
 
     def __init__(self, part: Path, options: Mapping[str, Any]) -> None:
