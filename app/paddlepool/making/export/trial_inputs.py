@@ -102,7 +102,7 @@ def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shap
     """Return the usual and the smallest shapes in the directory's inference.yml, or an empty list.
 
     The file lists the smallest, usual and largest shape of each input for TensorRT. The largest
-    is left out: it may need minutes. If any of these shapes do not fit the inputs, returns none.
+    is left out: it may need minutes. The list is empty if a shape does not fit the inputs.
     """
     import yaml
 

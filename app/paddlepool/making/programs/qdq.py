@@ -343,7 +343,7 @@ that may become float."""
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return the ranges with the layers `floats` in float too; these layers read float inputs."""
+    """Return the ranges with the layers `floats` left in float, too; their inputs stay float."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)
