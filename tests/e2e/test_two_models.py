@@ -57,6 +57,17 @@ def test_sealing_stores_the_sample_and_its_answer(models: Path) -> None:
     assert "two-models/1 is sealed already" in again.stderr
 
 
+def test_describe_shows_the_sample_the_answer_and_the_parts(models: Path) -> None:
+    described = paddlepool("models", "describe", "two-models", "--repository", models)
+    lines = [line.split(maxsplit=1) for line in described.stdout.splitlines() if line]
+    facts = {words[0]: words[1] for words in lines}
+    assert facts["sample:"] == "sample.png"
+    assert json.loads(facts["answer:"]) == SUBJECT
+    assert facts["labels:"] == "['red', 'green', 'blue']"
+    assert (facts["find"], facts["classify"]) == ("subject", "colour")
+    assert len(facts["sha256:"]) == 64
+
+
 def test_a_part_that_is_composed_is_refused(models: Path, tmp_path: Path) -> None:
     version = tmp_path / "outer" / "1"
     version.mkdir(parents=True)

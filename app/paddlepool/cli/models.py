@@ -23,7 +23,7 @@ from paddlepool.evidence.quality.ports import Source
 from paddlepool.evidence.quality.report import CARD, compare_card, read_card, write_card
 from paddlepool.evidence.quality.run import measure_model, task_quality
 from paddlepool.models.repository.config import load_config
-from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.models.repository.layout import ComposedFiles, ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Manifest, read_contents
 from paddlepool.models.repository.selftest import shapes_of
 from paddlepool.models.sources import sync
@@ -223,24 +223,14 @@ async def _self_test(files: ModelFiles) -> str:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    if parts := shared.open_repository(args.repository).config(args.model).parts:
-        rows = [("PART", "MODEL"), *parts.items()]
-        print(f"{args.model} is composed: describe its parts\n\n{align_columns(rows)}")
-        return 0
+    if shared.open_repository(args.repository).config(args.model).parts:
+        return _describe_composed(args)
     files = shared.read_model(args)
     versions = shared.open_repository(args.repository).versions(args.model)
     manifest, config = files.manifest, files.config
     batching = config.dynamic_batching
     facts = {
-        "model": f"{files.name}, version {files.version} (of {', '.join(map(str, versions))})",
-        "pipeline": config.pipeline or "none: raw tensors over /v2",
-        "sha256": manifest.sha256(),
-        "built with": _pairs(manifest.built_with),
-        **{
-            f"weights' {key}": _word(value)
-            for key, value in sorted(manifest.weights.items())
-            if value != ""
-        },
+        **_origin(files, versions),
         "batching": f"up to {batching.max_batch_size or 'any number of'} rows, "
         f"waits {batching.max_queue_delay_ms:g} ms, "
         f"queue of {batching.max_queue_size} per instance",
@@ -255,6 +245,39 @@ def _describe(args: argparse.Namespace) -> int:
         groups.append((name, group.backend, *counts, group.start, _pairs(group.options) or "-"))
     print(f"\n{align_columns(groups)}")
     return 0
+
+
+def _describe_composed(args: argparse.Namespace) -> int:
+    repository = shared.open_repository(args.repository)
+    versions = repository.versions(args.model)
+    if not versions:
+        raise ManifestError(f"{args.model}: no version with a manifest is published")
+    files = repository.read_composed(args.model, args.version or versions[0])
+    answer = (files.directory / files.manifest.answer).read_text("utf-8")
+    facts = {
+        **_origin(files, versions),
+        **{name: str(value) for name, value in files.config.parameters.items()},
+        "sample": files.manifest.sample,
+        "answer": printable(" ".join(answer.split())[:ANSWER_CHARACTERS]),
+    }
+    print(align_columns([(f"{label}:", value) for label, value in facts.items()]))
+    print(f"\n{align_columns([('PART', 'MODEL'), *files.config.parts.items()])}")
+    return 0
+
+
+def _origin(files: ModelFiles | ComposedFiles, versions: Sequence[int]) -> dict[str, str]:
+    manifest = files.manifest
+    return {
+        "model": f"{files.name}, version {files.version} (of {', '.join(map(str, versions))})",
+        "pipeline": files.config.pipeline or "none: raw tensors over /v2",
+        "sha256": manifest.sha256(),
+        "built with": _pairs(manifest.built_with),
+        **{
+            f"weights' {key}": _word(value)
+            for key, value in sorted(manifest.weights.items())
+            if value != ""
+        },
+    }
 
 
 def _print_tensors(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
