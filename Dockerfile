@@ -22,6 +22,7 @@ ARG SOURCE_DATE_EPOCH
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY app/ app/
 COPY clients/python/ clients/python/
+COPY examples/picture-classifier/ examples/picture-classifier/
 RUN python3 -m pip --python /opt/paddlepool/bin/python install --quiet --no-deps . ./clients/python \
     && /opt/paddlepool/bin/python deploy/container/keep.py 'paddlepool[grpc,heic,onnx,otel,sources]' paddlepool-client > unneeded.txt \
     && cat unneeded.txt \

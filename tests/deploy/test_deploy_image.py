@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from paddlepool.cli.new_task import EXAMPLE
 from paddlepool.settings.server import Settings
 from tests.deploy.conftest import Script, committed_versions, tool
 from tests.http_stub import as_json, http_stub
@@ -121,6 +122,12 @@ def test_whatever_is_copied_travels_to_the_builder() -> None:
         assert any(source == path or source.startswith(f"{path}/") for path in allowed), source
     for path in allowed:
         assert any(source == path or source.startswith(f"{path}/") for source in copied), path
+
+
+def test_the_template_of_new_task_is_there_when_the_package_is_built() -> None:
+    [copy] = re.findall(r"^COPY (examples/\S+?)/ \1/$", DOCKERFILE, re.M)
+    assert copy == f"examples/{EXAMPLE}"
+    assert DOCKERFILE.index(f"COPY {copy}/") < DOCKERFILE.index("--no-deps . ./clients/python")
 
 
 def test_only_the_newest_version_of_a_model_travels() -> None:

@@ -103,6 +103,16 @@ def test_the_wheel_has_every_module_and_page(wheel: Path) -> None:
     assert not [name for name in names if name.endswith((".pyc", ".pyo"))]
 
 
+def test_new_task_finds_its_template_in_the_wheel(
+    wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.unpack_archive(wheel, tmp_path / "site", "zip")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    command = [sys.executable, "-m", "paddlepool.cli", "new-task", "plant-names"]
+    ran([*command, "--directory", tmp_path / "plant-names"], cwd=tmp_path)
+    assert (tmp_path / "plant-names" / "src" / "plant_names" / "task.py").is_file()
+
+
 def test_the_description_leads_somewhere_outside_the_checkout(metadata: Message) -> None:
     """Every link is absolute, and the files that it names are in the repository."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
