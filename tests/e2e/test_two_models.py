@@ -92,6 +92,14 @@ def test_the_sample_is_answered_by_both_models(models: Path, server: Server) -> 
         }
 
 
+def test_a_comparison_names_the_parts(server: Server) -> None:
+    with server.client() as http:
+        models = {model["name"]: model for model in http.get("/compare/data").json()["models"]}
+    assert models["two-models"]["parts"] == {"find": "subject@1", "classify": "colour@1"}
+    assert models["two-models"]["groups"] == []
+    assert models["subject"]["parts"] is None
+
+
 def test_the_log_says_which_parts_answer(server: Server) -> None:
     line = server.wait_logged(event="two-models@1 answers")
     assert (line["at"], line["parts"]) == ("/two-models", "find=subject@1, classify=colour@1")

@@ -76,7 +76,10 @@ class Shadowing(BaseModel):
 
 
 class ComparedModel(BaseModel):
-    """One model version. If it is not ready, it has no groups and `reason` says why."""
+    """One model version. If it is not ready, it has no groups and `reason` says why.
+
+    A composed model has no groups either: its parts have them.
+    """
 
     name: str
     version: int | None
@@ -90,6 +93,9 @@ class ComparedModel(BaseModel):
     precision: str = Field("auto", description="`exact`: no lower precision is chosen.")
     shadowing: Shadowing | None = None
     groups: list[ComparedGroup] = []
+    parts: dict[str, str] | None = Field(
+        None, description="The parts of a composed model, each `name@version`; null: not composed."
+    )
 
 
 class HistorySeries(BaseModel):
@@ -212,8 +218,10 @@ def _comparison(services: Services, window: str, after: int) -> str:
 def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedModel:
     known = asdict(status) | {"reason": status.reason or None}
     served = services.registry.find(status.name, status.version)
-    if served is None or isinstance(served, ComposedModel):  # its parts have the groups
+    if served is None:
         return ComparedModel(**known)
+    if isinstance(served, ComposedModel):
+        return ComparedModel(**known, task=served.config.pipeline, parts=info.part_names(served))
     settings, metrics, groups = services.settings, services.metrics, info.group_members(served)
     return ComparedModel(
         **known,

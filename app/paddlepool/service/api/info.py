@@ -252,13 +252,16 @@ def _model(services: Services, status: ModelStatus, card: Sequence[str]) -> Mode
         weights=dict(manifest.weights),
     )
     if isinstance(served, ComposedModel):
-        described.parts = {
-            name: f"{part.name}@{part.version}" for name, part in served.parts.items()
-        }
+        described.parts = part_names(served)
     else:
         described.choice = ChoiceInfo.model_validate(served.choice, from_attributes=True)
         described.predictors = [GroupInfo(**members) for members in group_members(served)]
     return described
+
+
+def part_names(served: ComposedModel) -> dict[str, str]:
+    """Return each part as `name@version`."""
+    return {name: f"{part.name}@{part.version}" for name, part in served.parts.items()}
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:

@@ -93,6 +93,21 @@ function showModels(model) {
   press("models", model?.key);
 }
 
+// A composed model has no groups of its own: links to the tabs of its parts stand in their place.
+function showParts(model) {
+  const shown = JSON.stringify([model.key, model.parts, t("parts")]);
+  if ($("nothing").dataset.parts === shown && $("nothing").childElementCount) return;
+  $("nothing").dataset.parts = shown;
+  const models = modelsOf(data());
+  const links = Object.entries(model.parts).flatMap(([name, version]) => {
+    const part = models.find((each) => `${each.name}@${each.version}` === version);
+    const button = element("button", { type: "button", className: "quiet" }, `${name}: ${version}`);
+    button.addEventListener("click", () => change({ model: part?.key ?? version }));
+    return [" ", button];
+  });
+  $("nothing").replaceChildren(t("parts", { model: model.name }), ...links);
+}
+
 function showFeed(answer, refusal) {
   const dot = $("live").querySelector(".dot");
   dot.className = `dot ${refusal ? "bad" : answer ? "good" : ""}`;
@@ -113,7 +128,8 @@ function show() {
   for (const id of ["verdict", "input", "plots", "groups", "shadow"]) $(id).hidden = !model?.groups.length;
   $("nothing").hidden = Boolean(model?.groups.length);
   if (!model?.groups.length) {
-    $("nothing").textContent = model ? `${model.name}: ${model.reason ?? t(`state.${model.state}`)}` : t("no-models");
+    if (model?.parts) showParts(model);
+    else $("nothing").textContent = model ? `${model.name}: ${model.reason ?? t(`state.${model.state}`)}` : t("no-models");
     return;
   }
   if (answeredModel && answeredModel !== model.key) forgetAnswers();

@@ -133,6 +133,7 @@ export const WORDS = {
   "outcome.dropped": ["dropped", "已丢弃"],
   "outcome.failed": ["failed", "失败"],
   "shadow.sampled": ["Sampled since the start", "启动以来的采样"],
+  parts: ["{model} is composed of other models, whose groups are compared on their own tabs:", "{model} 由其他模型组成，它们的组在各自的标签页中比较："],
   "no-models": ["No model is served.", "没有提供任何模型。"],
   // What a term says of itself when it is pressed.
   "help.groups": ["A group is one way to run this model: a runtime, its options, its precision, and how many processes with how many threads.", "组是运行此模型的一种方式：运行时、选项、精度，以及进程数和线程数。"],
