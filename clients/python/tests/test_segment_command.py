@@ -212,6 +212,7 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
         (["--model", "nobody"], "--model nobody: for this task the server has u2netp$"),
         (["--model", "u2netp@7"], "--model u2netp@7: for this task the server has u2netp@1$"),
         (["--predictor", "nobody"], "--predictor nobody: there are gpu, native, onednn$"),
+        (["--instance-group", "nobody"], "--predictor nobody: there are gpu, native, onednn$"),
         (["--predictor", "gpu"], "--predictor gpu cannot start: this build has no CUDA$"),
         (["-o", "out.gif"], "-o out.gif: results are PNG, WebP or JPEG, not '.gif'$"),
         (

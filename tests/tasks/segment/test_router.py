@@ -304,8 +304,7 @@ def test_the_client_declares_the_same_options(server: FakeServer) -> None:
         )
         for each in operation["parameters"]
     }
-    # The client uses the alias, which older servers know as well.
-    expected["predictor"] = expected.pop("instance_group")
+    expected["predictor"] = (str, "Alias of `instance_group`.")
     form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]["properties"]
     about_background, _, _ = form["bg_image"]["description"].partition("; or ")
     expected["bg_image"] = (Source, f"{about_background}.")

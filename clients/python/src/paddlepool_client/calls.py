@@ -125,7 +125,12 @@ class SegmentOptions(TypedDict, total=False):
     model: Annotated[
         str, "Model to use, `name` or `name@version`; the repository's default if left out."
     ]
-    predictor: Annotated[str, "Instance group to use; the model's default if left out."]
+    instance_group: Annotated[
+        str,
+        "Instance group to use, or `part:group,part:group` for a composed model; the model's"
+        " default if left out.",
+    ]
+    predictor: Annotated[str, "Alias of `instance_group`."]
     timeout_ms: Annotated[int, "Deadline in milliseconds; `/info` names the default and the limit."]
 
 
@@ -134,6 +139,7 @@ class SentimentOptions(TypedDict, total=False):
 
     top_k: int
     model: str
+    instance_group: str
     predictor: str
     timeout_ms: int
 
@@ -143,6 +149,7 @@ class ClassifyOptions(TypedDict, total=False):
 
     top: int
     model: str
+    instance_group: str
     predictor: str
     timeout_ms: int
 
@@ -158,6 +165,7 @@ class OcrOptions(TypedDict, total=False):
     limit: int
     orientation: bool
     model: str
+    instance_group: str
     predictor: str
     timeout_ms: int
 

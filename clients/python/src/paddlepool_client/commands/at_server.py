@@ -20,7 +20,7 @@ from paddlepool_client.commands.errors import CommandError
 from paddlepool_client.exchange import NO_CONNECTION, without_user
 
 PREFIX, REPOSITORY = "PADDLEPOOL_", "PADDLEPOOL_MODEL_REPOSITORY"
-ROUTING = ("model", "predictor", "timeout_ms")
+ROUTING = ("model", "instance_group", "predictor", "timeout_ms")
 ONCE = Retries(attempts=1)
 
 CANNOT_START = "cannot start: "
@@ -37,7 +37,13 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "serve; loading takes some seconds",
     )
     parser.add_argument("--model", help="`name` or `name@version`")
-    parser.add_argument("--predictor", metavar="GROUP", help="instance group of the model")
+    parser.add_argument(
+        "--instance-group",
+        "--predictor",
+        dest="predictor",  # which older servers know, too
+        metavar="GROUP",
+        help="instance group of the model",
+    )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of each request")
 
 
@@ -50,7 +56,8 @@ def positive(text: str) -> int:
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
     """The options given for model, group and deadline."""
-    return {name: getattr(args, name) for name in ROUTING if getattr(args, name) is not None}
+    options = vars(args)
+    return {name: options[name] for name in ROUTING if options.get(name) is not None}
 
 
 @contextlib.contextmanager
