@@ -11,6 +11,7 @@ from paddlepool.contracts.errors import ConfigError
 from paddlepool.settings.server import PREFIX, Settings, read_plugin_settings, settings_with
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.plugins import OWN, Declaration, declarations, load_declared
+from paddlepool.tasks.transforms.agreement import part_agreement, part_config
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -140,12 +141,21 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
 def agreement_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors, Tensors], float] | None:
-    """The agreement measure of the model's task; None without a task or a measure."""
+    """The agreement measure of the model's task; None without a measure.
+
+    A model without a task has one if its inference.yml describes a part that reads text.
+    """
     task = task_of(info, tasks)
-    return None if task is None or task.agreement is None else task.agreement(info)
+    if task is None:
+        return part_agreement(info)
+    return None if task.agreement is None else task.agreement(info)
 
 
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
-    """The comparison of the model's task; None without a task or a comparison."""
+    """The comparison of the model's task; None without one. See agreement_of()."""
     task = task_of(info)
-    return None if task is None or task.comparison is None else task.comparison(info)
+    if task is None:
+        # Imported late: it loads picture decoders.
+        comparison = offline("paddlepool.tasks.transforms.comparison:PartComparison")
+        return None if part_config(info) is None else comparison(info)
+    return None if task.comparison is None else task.comparison(info)

@@ -116,7 +116,9 @@ def seal(
         groups = check_usual(spec, trial.selftest, open_predictor)
         fitting = [shape for shape in usage.warmup if inputs[0].admits_shape(shape)]
         usage = replace(usage, warmup=fitting)
-        written = config_text(trial, groups, usage, real=bool(real_inputs))
+        written = config_text(
+            trial, groups, usage, real=bool(real_inputs) and usage.lower_precision
+        )
     with ExitStack() as incomplete:
         if written:
             incomplete.callback(config_file.unlink, missing_ok=True)

@@ -55,12 +55,13 @@ class Usage:
     """What is known of a model's use, for its new config.toml: the task and realistic inputs.
 
     `max_batch_size` is that of a model whose rows are independent. `warmup` are shapes of the only
-    input.
+    input. Without `lower_precision`, a group of a lower precision is no candidate for "auto".
     """
 
     pipeline: str | None = None
     max_batch_size: int = 8
     warmup: Sequence[tuple[int, ...]] = ()
+    lower_precision: bool = True
 
 
 UNKNOWN = Usage()
