@@ -79,7 +79,7 @@ NOT_RUN = {
     "mkdir -p model_repo/PP-OCRv5": "needs a folder of other people's; tests/making does the same",
     "import paddle\n\nsource, target": "needs an old folder; tests/making runs it",
     "mkdir -p model_repo/isnet/1": "needs a file of other people's",
-    "paddlepool classify": "needs weights that the repository lacks; clients/python/tests runs it",
+    "paddlepool classify": "needs a classifier of photos; tests/e2e/test_batch_commands.py runs it",
     "paddlepool ocr": "needs weights that the repository lacks; clients/python/tests runs it",
     "# a server with a classifier": "needs weights that the repository lacks",
     "paddlepool models verify --quality": "needs the data sets, and minutes",
