@@ -36,7 +36,7 @@ def read(client: httpx.Client, picture: Path, options: Mapping[str, Any]) -> lis
     reply.raise_for_status()
     [page] = reply.json()["result"]["ocrResults"]
     pruned = page["prunedResult"]
-    boxes = [tuple(sum(box, [])) for box in pruned["rec_polys"]]
+    boxes = [tuple(n for corner in box for n in corner) for box in pruned["rec_polys"]]
     return [Line(text, box) for text, box in zip(pruned["rec_texts"], boxes, strict=True)]
 
 
@@ -81,7 +81,9 @@ def main() -> None:
             results["min 64"][name] = lines
             same, equal = equal_lines(lines, expected)
             if same < len(expected) or len(lines) > len(expected):
-                print(f"{name}: {len(expected)} lines of PaddleX, {same} same boxes, {len(lines)} read")
+                print(
+                    f"{name}: {len(expected)} lines of PaddleX, {same} as boxes, {len(lines)} lines"
+                )
             total, boxes, texts = total + len(expected), boxes + same, texts + equal
             surplus += max(0, len(lines) - len(expected))
         for name in tqdm(sorted(truth), leave=False, disable=None):

@@ -157,7 +157,11 @@ def within(
                 "resize_long": limit,
             }[kind]
             if side > most_side:
-                parameters = {**parameters, "limit_type": "max", "limit_side_len": most_side}
+                parameters = {
+                    **parameters,
+                    "limit_type": "resize_long",
+                    "limit_side_len": most_side,
+                }
         changed.append((name, parameters))
     return changed
 

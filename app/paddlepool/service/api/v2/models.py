@@ -386,12 +386,14 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def task_named(services: Services, model: str, version: int | None = None) -> TaskTensors | None:
-    """Return the task of this name; None if there is none, or if a model has the name.
+    """Return the task of this name; None if there is none, or if a model with tensors has the name.
 
-    Raises ModelNotFound for a wrong version.
+    A composed model takes no tensors, so its name may be that of its task. Raises ModelNotFound for
+    a wrong version.
     """
     task = services.task_tensors.get(model)
-    if task is None or model in services.registry.wanted():
+    composed = [served.name for served in services.registry.composed()]
+    if task is None or (model in services.registry.wanted() and model not in composed):
         return None
     if version not in (None, VERSION):
         raise errors.ModelNotFound(
@@ -420,7 +422,7 @@ async def listed_versions(services: Services, *, only_ready: bool) -> list[Index
         for status in statuses
     ]
     for name in services.task_tensors:
-        if task_named(services, name) is None:
+        if name in services.registry.wanted():
             continue
         entry = IndexEntry(name=name, version=str(VERSION), state="READY", reason="")
         try:

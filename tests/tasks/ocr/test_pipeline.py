@@ -1,0 +1,179 @@
+"""The ocr pipeline: pictures to lines, over real codec processes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paddlepool.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ImageUnreadable,
+    InvalidParameter,
+)
+from paddlepool.tasks.ocr.parts import Parts
+from paddlepool.tasks.ocr.pipeline import OcrPipeline
+from paddlepool.tasks.ocr.reader import LINE_BYTES, padded, portions
+from paddlepool.tasks.ocr.request import OcrRequest
+from tests.tasks.ocr.pages import BARS, DETECTOR, answer, encoded, page
+from tests.tasks.ocr.serving import BEST, Server, info, served
+
+PAGE = encoded(page())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with served() as server:
+        yield server
+
+
+def near(box: object, bar: tuple[int, ...], distance: int) -> bool:
+    left, top, right, bottom = bar[:4]
+    corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
+    return bool(np.abs(np.array(box) - corners).max() <= distance)
+
+
+def test_a_page_has_its_lines_in_reading_order(server: Server, tmp_path: Path) -> None:
+    result, context = server.ask(info(tmp_path), PAGE)
+    [found] = result.pages
+    assert (found.width, found.height, found.angle) == (320, 240, 0)
+    assert [line.text for line in found.lines] == ["b", "a", "a"]
+    assert all(near(line.box, bar, 5) for line, bar in zip(found.lines, BARS, strict=True))
+    assert all(0.9 < line.score <= 1 for line in found.lines)
+    assert context.stages.keys() == {"decode", "preprocess", "postprocess"}
+    assert context.shapes["detect"] == [[(1, 3, 256, 320)]]
+
+
+def test_the_best_classes_alone_are_enough(server: Server, tmp_path: Path) -> None:
+    result, _ = server.ask(info(tmp_path, outputs=BEST), PAGE, best=True)
+    assert [line.text for line in result.pages[0].lines] == ["b", "a", "a"]
+    assert result.text == "b\na\na\n"
+
+
+def test_several_pictures_are_several_pages(server: Server, tmp_path: Path) -> None:
+    pictures = [encoded(page([(20, 30, 180, 54, text)])) for text in "ab"]
+    blank = encoded(page([]))
+    result, _ = server.ask(info(tmp_path), *pictures, blank)
+    assert [[line.text for line in p.lines] for p in result.pages] == [["a"], ["b"], []]
+    assert result.text == "a\n\fb\n\f"
+
+
+def test_a_bad_picture_is_named_by_its_number(server: Server, tmp_path: Path) -> None:
+    model = info(tmp_path)
+    with pytest.raises(ImageUnreadable, match=r"^picture 2: "):
+        server.ask(model, PAGE, PAGE[:60])
+    with pytest.raises(ImageUnreadable, match=r"^the PNG"):
+        server.ask(model, PAGE[:60])
+
+
+def test_lines_below_the_least_score_are_left_out(server: Server, tmp_path: Path) -> None:
+    result, _ = server.ask(info(tmp_path), PAGE, min_score=1.0)
+    [found] = result.pages
+    assert len(found.lines) < 3
+    assert len(found.boxes) == 3
+
+
+def test_the_limit_is_the_longest_side(server: Server, tmp_path: Path) -> None:
+    model = info(tmp_path, most_side=640, limit_type="min", limit=600)
+    for options, shape in (
+        ({}, (640, 480)),  # `min` 600 would be 800 x 600
+        ({"limit": 160}, (160, 128)),
+        ({"limit": 320, "limit_type": "min"}, (416, 320)),
+    ):
+        _, context = server.ask(model, PAGE, **options)
+        assert context.shapes["detect"] == [[(1, 3, *reversed(shape))]]
+    with pytest.raises(InvalidParameter, match="at most 640") as refused:
+        server.ask(model, PAGE, limit=641)
+    assert (refused.value.limit, refused.value.received) == (640, 641)
+
+
+def test_a_page_is_turned_upright(server: Server, tmp_path: Path) -> None:
+    model = info(tmp_path)
+    turned = encoded(np.ascontiguousarray(np.rot90(page(), -1)))
+    result, _ = server.ask(model, turned, orientation=True)
+    [found] = result.pages
+    assert (found.width, found.height, found.angle) == (320, 240, 90)
+    assert [line.text for line in found.lines] == ["b", "a", "a"]
+    assert near(found.lines[0].box, BARS[0], 5)
+
+
+def test_without_the_part_no_page_is_turned(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="part orient"):
+        server.ask(info(tmp_path, orienter=False), PAGE, orientation=True)
+
+
+def test_a_vertical_line_is_read_from_its_side(server: Server, tmp_path: Path) -> None:
+    result, context = server.ask(info(tmp_path), encoded(page([(40, 20, 60, 200, "b")])))
+    assert [line.text for line in result.pages[0].lines] == ["b"]
+    [[(_, _, height, width)]] = context.shapes["recognise"]
+    assert (height, width) == (48, 384)
+
+
+@pytest.mark.parametrize("ink", [0, 255])
+def test_text_on_transparency_is_read(server: Server, tmp_path: Path, ink: int) -> None:
+    """Its ground is the opposite of its own colour."""
+    pixels = np.zeros((240, 320, 4), np.uint8)
+    pixels[30:54, 20:180] = (ink, ink, ink, 255)
+    result, _ = server.ask(info(tmp_path), encoded(pixels))
+    assert len(result.pages[0].boxes) == 1
+
+
+def test_the_picture_shows_the_boxes(server: Server, tmp_path: Path) -> None:
+    model = info(tmp_path)
+    result, _ = server.ask(model, PAGE, format="png")
+    assert result.image is not None
+    assert result.image.startswith(b"\x89PNG")
+    with pytest.raises(InvalidParameter, match="draws one picture, received 2"):
+        server.ask(model, PAGE, PAGE, format="png")
+
+
+def test_many_lines_are_cut_in_portions() -> None:
+    widths = np.array([640, 320, 640, 64 * 50], np.int32)
+    column = LINE_BYTES // 1280
+    assert list(portions(widths, column)) == [[1, 0], [2], [3]]
+    assert list(portions(widths[:0], column)) == []
+
+
+def test_a_page_of_many_lines_keeps_their_order(server: Server, tmp_path: Path) -> None:
+    bars = [
+        (10, 20 * row + 4, 100 + 13 * row % 700, 20 * row + 16, "ba"[row % 2]) for row in range(40)
+    ]
+    result, context = server.ask(info(tmp_path), encoded(page(bars, 960, 820)))
+    assert [line.text for line in result.pages[0].lines] == ["b", "a"] * 20
+    assert len(context.shapes["recognise"]) > 1
+    for call in context.shapes["recognise"]:
+        assert sum(4 * int(np.prod(shape)) for shape in call) <= LINE_BYTES
+
+
+def test_lines_are_padded_in_steps_or_as_paddlex_does() -> None:
+    widths = np.array([320, 700, 321, 330, 340, 350, 360, 3200], np.int32)
+    assert padded(widths, "steps").tolist() == [320, 704, 384, 384, 384, 384, 384, 3200]
+    assert padded(widths, "paddlex").tolist() == [360, 3200, *[360] * 5, 3200]
+
+
+def test_a_wrong_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(ConfigError, match=r"is no TextFromClasses"):
+        Parts(info(tmp_path / "a", recogniser=DETECTOR))
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ConfigError, match="expects scores"):
+        Parts(info(tmp_path / "b", outputs=BEST[:1]))
+
+
+def test_the_selftest_allows_what_lower_precision_changes(server: Server, tmp_path: Path) -> None:
+    pipeline = OcrPipeline(info(tmp_path), codecs=server.codecs)
+    assert pipeline.payload_of(PAGE) == OcrRequest(pictures=(PAGE,))
+    result, _ = server.ask(info(_made(tmp_path / "again")), PAGE)
+    pipeline.check(pipeline.answer_of(result), answer())
+    wrong = answer()
+    wrong[0]["text"] = "another text"
+    far = answer([(100, 30, 180, 54, "b"), *BARS[1:]])
+    for expected in (wrong, far, []):
+        with pytest.raises(BackendError, match="as expected"):
+            pipeline.check(pipeline.answer_of(result), expected)
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
