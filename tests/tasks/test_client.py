@@ -20,9 +20,7 @@ FORM = {"format"}
     ("declared", "options"), [(ClassifyOptions, classify.OPTIONS), (OcrOptions, OCR_OPTIONS)]
 )
 def test_the_client_has_every_option(declared: type, options: dict[str, Any]) -> None:
-    """It names an instance group by the alias, which older servers know as well."""
-    routing = {*ROUTING} - {"instance_group"}
-    assert declared.__annotations__.keys() == ({*options} - FORM) | routing
+    assert declared.__annotations__.keys() == ({*options} - FORM) | {*ROUTING}
 
 
 @pytest.mark.parametrize(
