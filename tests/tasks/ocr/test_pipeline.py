@@ -16,7 +16,7 @@ from paddlepool.tasks.ocr.parts import Parts
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
 from paddlepool.tasks.ocr.reader import LINE_BYTES, padded, portions
 from paddlepool.tasks.ocr.request import OcrRequest
-from tests.tasks.ocr.pages import BARS, DETECTOR, answer, encoded, page
+from tests.tasks.ocr.pages import BARS, DETECTOR, Bar, answer, encoded, page
 from tests.tasks.ocr.serving import BEST, Server, info, served
 
 PAGE = encoded(page())
@@ -28,7 +28,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def near(box: object, bar: tuple[int, ...], distance: int) -> bool:
+def near(box: object, bar: Bar, distance: int) -> bool:
     left, top, right, bottom = bar[:4]
     corners = [(left, top), (right, top), (right, bottom), (left, bottom)]
     return bool(np.abs(np.array(box) - corners).max() <= distance)

@@ -64,9 +64,9 @@ def write(model: Path, network: nn.Layer, height: int | None, text: str) -> None
         shapes = (-1, 3, height or -1, -1), (-1, *(-1 if n != 4 else n for n in y.shape[1:]))
         if y.ndim == 4:
             shapes = shapes[0], (-1, 1, -1, -1)
-        specs = tuple(
-            (TensorSpec(name, "float32", shape),)
-            for name, shape in zip(("x", "y"), shapes, strict=True)
+        specs = (
+            (TensorSpec("x", "float32", shapes[0]),),
+            (TensorSpec("y", "float32", shapes[1]),),
         )
         directory = write_version(
             model / "1",
