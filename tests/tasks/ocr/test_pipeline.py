@@ -103,9 +103,10 @@ def test_without_the_part_no_page_is_turned(server: Server, tmp_path: Path) -> N
         server.ask(info(tmp_path, orienter=False), PAGE, orientation=True)
 
 
-def test_a_vertical_line_is_read_from_its_side(server: Server, tmp_path: Path) -> None:
-    result, context = server.ask(info(tmp_path), encoded(page([(40, 20, 60, 200, "b")])))
-    assert [line.text for line in result.pages[0].lines] == ["b"]
+def test_a_vertical_line_is_read_from_the_top(server: Server, tmp_path: Path) -> None:
+    bars = [(40, 20, 60, 110, "a"), (40, 110, 60, 200, "b")]
+    result, context = server.ask(info(tmp_path), encoded(page(bars)))
+    assert [line.text for line in result.pages[0].lines] == ["ab"]
     [[(_, _, height, width)]] = context.shapes["recognise"]
     assert (height, width) == (48, 384)
 
