@@ -45,8 +45,9 @@ def config(repository: Path, name: str) -> dict[str, object]:
 def test_every_folder_is_a_model(repository: Path) -> None:
     """Under its own name, with the files that something opens, and not those of a hidden folder."""
     models = ModelRepository(repository)
-    assert list(models.names()) == ["tiny-det", "tiny-rec", "tiny-seg", "tiny-x1-0-cls"]
-    for name in models.names():
+    assert list(models.names()) == ["ocr", "tiny-det", "tiny-rec", "tiny-seg", "tiny-x1-0-cls"]
+    assert config(repository, "ocr")["parts"] == {"detect": "tiny-det", "recognise": "tiny-rec"}
+    for name in ("tiny-det", "tiny-rec", "tiny-seg", "tiny-x1-0-cls"):
         files = models.read(name, 1)
         assert sorted(files.manifest.files) == [
             "inference.json", "inference.pdiparams", "inference.yml", "selftest.npz"

@@ -48,10 +48,7 @@ class Job:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape in one run, which began at `started`.
-
-    Such a run usually takes `expected_seconds`.
-    """
+    """Jobs of equal shape in a run that began at `started` and should take `expected_seconds`."""
 
     jobs: Sequence[Job]
     started: float
