@@ -387,6 +387,20 @@ async def test_a_large_request_keeps_no_instance_for_two_runs(
     assert bench.batcher.depth == (0 if early else 1)
 
 
+@pytest.mark.parametrize(("passed", "rows"), [(0.0, 2), (SMALL_SECONDS + 0.01, 4)])
+async def test_runs_of_a_large_request_are_shorter_beside_small_ones(
+    build: Build, passed: float, rows: int
+) -> None:
+    """The next small request waits for the run that is under way."""
+    clock = ManualClock()
+    bench = await build(clock, max_rows=4)
+    bench.submit()
+    assert len(bench.take().jobs) == 1
+    clock.advance(passed)
+    bench.fill(4, large=True)
+    assert [len(bench.take().jobs) for _ in range(4 // rows)] == [rows] * (4 // rows)
+
+
 async def test_a_refused_request_moves_nobodys_turn(bench: Bench) -> None:
     """Neither its caller's nor that of jobs of lower priority, which would have been dropped."""
     low = bench.fill(2, priority=1, caller="low")

@@ -8,6 +8,7 @@ submit ──► admission ──► queues ──► dispatch (a free instance)
 """
 
 import asyncio
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable
@@ -27,8 +28,8 @@ SHORT_RUN_SECONDS = 0.1
 and another instance may be free first."""
 
 SMALL_SECONDS = 1.0
-"""For so long after a job of a small request, batches of large requests are not sent early: the
-next small request would wait for one more run."""
+"""For so long after a job of a small request, batches of large requests have at most half of the
+rows and are not sent early: the next small request waits for a shorter run, and for one less."""
 
 
 class Consumer(Protocol):
@@ -166,6 +167,8 @@ class Batcher:
             return False  # a busy instance receives only a full batch
         now = self.clock()
         jobs, retry_at = self._queues.next_batch(now, free=len(self._free))
+        if jobs and jobs[0].large and now < self._small_until:
+            jobs = self._half(jobs)
         if not jobs and not self._requeued:
             self._schedule_dispatch(retry_at - now)
             return False
@@ -179,6 +182,12 @@ class Batcher:
         elif free is not None:
             self._free.append(free)
         return True
+
+    def _half(self, jobs: list[Job]) -> list[Job]:
+        """Return the first jobs, at least one, that fill up to half of a batch."""
+        rows = itertools.accumulate(job.rows for job in jobs)
+        fitting = sum(total <= self.max_rows // 2 for total in rows)
+        return jobs[: max(1, fitting)]
 
     def _pop_free(self) -> Consumer | None:
         """Remove and return the free instance that ran last: its memory is warm."""
