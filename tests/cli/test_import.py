@@ -9,11 +9,14 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import yaml
 
 from paddlepool.cli import main
 from paddlepool.cli.pull import PinnedWheel
+from paddlepool.engine.backends.handler import onnx_bytes
 from paddlepool.models.repository.layout import ModelRepository
 from tests.making.export.wheels import Registry
 from tests.ran import ran
@@ -94,6 +97,22 @@ def test_config_toml_has_realistic_shapes(repository: Path) -> None:
              ("tiny-det", "tiny-rec")}  # fmt: skip
     assert sizes == {"tiny-det": {"max_batch_size": 1}, "tiny-rec": {"max_batch_size": 8}}
     assert config(repository, "tiny-det")["default_group"] == "auto"
+
+
+def test_a_recogniser_returns_the_best_class_of_each_step(folders: Path, repository: Path) -> None:
+    """With its score, as float32 runs of the original program have them, and the same weights."""
+    files = ModelRepository(repository).read("tiny-rec", 1)
+    [case, *_] = files.selftest().cases
+    opening = {"directory": str(folders / "Tiny_rec"), "program": "inference.json",
+               "params": "inference.pdiparams"}  # fmt: skip
+    original = onnxruntime.InferenceSession(onnx_bytes(opening))
+    scores = np.asarray(original.run(None, case.inputs)[0])
+    best, score = case.outputs.values()
+    assert (best.dtype, score.dtype) == (np.int32, np.float32)
+    assert best.tolist() == scores.argmax(-1).tolist()
+    assert score == pytest.approx(scores.max(-1), abs=1e-5)
+    weights = (folders / "Tiny_rec" / "inference.pdiparams").read_bytes()
+    assert (files.directory / "inference.pdiparams").read_bytes() == weights
 
 
 def archived(folder: Path, file: Path) -> Path:

@@ -12,6 +12,7 @@ from paddlepool.cli.shared import quiet_children
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.sentences import printable
 from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.making.export.best_class import reduce_to_best_class
 from paddlepool.making.export.publish import (
     next_version,
     published_version,
@@ -129,6 +130,8 @@ def import_folder(
         if place := published_version(model, sha256_of(weights)):
             head = f"{place} has these weights already"
             return Imported(name=name, kind=kind, licence=licence, lines=[(name, head)])
+        if kind is TextFromClasses and program.program.endswith(".json"):
+            reduce_to_best_class(directory, program.program)
         if (own := model / "config.toml").is_file():
             shutil.copyfile(own, directory.parent / "config.toml")
         pictures = sample_pictures(config)

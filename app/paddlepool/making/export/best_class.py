@@ -1,0 +1,68 @@
+"""Reduces the scores of a recogniser of text to the best class of each step, inside its program.
+
+PP-OCRv5 has 18,385 classes, so a step is 73,540 bytes of scores, or 8 bytes of its best class. The
+weights stay as they are.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.sentences import sentence
+from paddlepool.engine.process.child import Child, ChildDied
+from paddlepool.engine.process.environment import Limits
+
+OPEN_SECONDS = 300.0
+SCORES_RANK = 3
+"""Scores have the axes (lines, steps, classes)."""
+
+
+def reduce_to_best_class(directory: Path, program: str) -> None:
+    """Change a program (.json) whose only output is scores (lines, steps, classes) to return two.
+
+    These are the best class as int32 and its score, each (lines, steps). A program with other
+    outputs is left alone. A child process does it. Raises ExportError.
+    """
+    environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
+    try:
+        child = Child(
+            "paddlepool.making.export.best_class:rewrite",
+            {"directory": str(directory), "program": program},
+            limits=Limits(environment=environment),
+            start_timeout=OPEN_SECONDS,
+        )
+    except ChildDied as error:
+        raise ExportError(f"{program}: the process that changed it ended ({error})") from error
+    child.close()
+
+
+def rewrite(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
+    """Rewrite the program; runs once, in the child process. Raises ExportError."""
+    import paddle
+
+    paddle.disable_signal_handler()
+    paddle.enable_static()
+    path = Path(opening["directory"]) / opening["program"]
+    executor = paddle.static.Executor(paddle.CPUPlace())
+    try:
+        program, _, outputs = paddle.static.load_inference_model(
+            str(path.with_suffix("")), executor
+        )
+        inputs = [op.result(0) for op in program.global_block().ops if op.name() == "pd_op.data"]
+        if [len(output.shape) for output in outputs] == [SCORES_RANK]:
+            with paddle.static.program_guard(program), TemporaryDirectory() as scratch:
+                # OpenVINO computes one TopK in half the time of ArgMax and Max.
+                scores, classes = paddle.topk(outputs[0], 1, axis=-1)
+                best = [classes.astype("int32").squeeze(-1), scores.squeeze(-1)]
+                target = Path(scratch) / path.stem
+                paddle.static.save_inference_model(
+                    str(target), inputs, best, executor, program=program
+                )
+                for saved in Path(scratch).iterdir():
+                    shutil.copyfile(saved, path.parent / saved.name)
+    except Exception as error:
+        raise ExportError(f"Paddle cannot change {path.stem}: {sentence(str(error))}") from error
+    return {}, lambda *_: ({}, {})
