@@ -62,17 +62,17 @@ class TrafficListener(Protocol):
 
     def ended(self) -> None: ...
 
-    def completed(
-        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
-    ) -> None:
-        """Receive the tensors of an answered request that ran jobs, but do not change them.
+    def completed(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> None:
+        """Receive the tensors of one run of an answered request, but do not change them.
 
         A reply to infer() is made from the same arrays later.
         """
 
 
 StagesDone = Callable[[RequestOutput, Sequence[InferResult]], None]
-"""Receives the output of each request that ran jobs, and their results; must not block or raise."""
+"""Receives the output of each request that ran jobs, and the results of its runs, without outputs.
+
+Must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +208,7 @@ class DataPlane:
                 served.record(completed)
             if (listener := self.traffic_listener) is not None:
                 for part, runs in completed.items():
-                    inputs = [job.inputs for job in runs.jobs]
-                    outputs = [result.outputs for result in runs.results]
-                    listener.completed(*context.parts[part], inputs, outputs)
+                    listener.completed(*context.parts[part], runs.inputs, runs.outputs)
         return output
 
     @contextlib.contextmanager

@@ -39,7 +39,7 @@ async def build(live: Live) -> AsyncIterator[Build]:
 def complete_request(background: Background, served: ServedModel) -> None:
     background.began()
     background.ended()
-    background.completed(served, "main", [row(1)], [doubled(row(1))])
+    background.completed(served, "main", row(1), doubled(row(1)))
 
 
 async def test_nothing_is_run_while_a_request_is_answered(live: Live, build: Build) -> None:

@@ -33,7 +33,7 @@ async def build(live: Live) -> AsyncIterator[Build]:
 
 
 def offer(shadow: Shadow, served: ServedModel, *, group: str = "main") -> bool:
-    return shadow.offer(served, group, [row(1, 2)], [doubled(row(1, 2))])
+    return shadow.offer(served, group, row(1, 2), doubled(row(1, 2)))
 
 
 def replay(shadow: Shadow, served: ServedModel) -> None:

@@ -148,8 +148,8 @@ class ComposedModel(Leased):
         """Learn from an answered request how long each part works on one request."""
         for part, runs in completed.items():
             seconds = sum(
-                result.infer_seconds * job.rows / result.batch_rows
-                for job, result in zip(runs.jobs, runs.results, strict=True)
+                result.infer_seconds * rows / result.batch_rows
+                for rows, result in zip(runs.rows, runs.results, strict=True)
             )
             self._work[part] = moving_average(self._work.get(part), seconds)
 

@@ -1,6 +1,7 @@
 """The view that one request has of its model version, or of the parts of a composed model."""
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
@@ -27,10 +28,32 @@ class PartOfRequest(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CompletedRuns:
-    """The jobs of a request on one part, after division into runs, and their results."""
+    """What is known of the runs of a request on one part.
 
-    jobs: list[CheckedJob] = field(default_factory=list)
+    A request may have many calls of infer(), so only one run keeps its tensors: `inputs` and
+    `outputs` are those of a run that was drawn, each with the same probability. The `results` have
+    no outputs; `rows` are the rows of each.
+    """
+
+    rows: list[int] = field(default_factory=list)
     results: list[InferResult] = field(default_factory=list)
+    inputs: Tensors = field(default_factory=dict)
+    outputs: Tensors = field(default_factory=dict)
+
+    def add(
+        self,
+        runs: Sequence[CheckedJob],
+        results: Sequence[InferResult],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """Add the runs of a call, and remove the outputs from their results."""
+        self.rows += [run.rows for run in runs]
+        self.results += results
+        drawn = int(draw() * len(self.rows))
+        if drawn < len(runs):
+            self.inputs, self.outputs = runs[drawn].inputs, results[drawn].outputs
+        for result in results:
+            result.outputs = {}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -75,9 +98,8 @@ class ModelContext(RequestContext):
         )
         self.started.add(part)
         results = await in_portions(runs, served.portion(group), submit)
-        completed = self.completed.setdefault(part, CompletedRuns())
-        completed.jobs += runs
-        completed.results += results
+        outputs = [result.outputs for result in results]
+        self.completed.setdefault(part, CompletedRuns()).add(runs, results)
         queue = max([result.queue_seconds for result in results])
         infer = max([result.infer_seconds for result in results])
         self.add_seconds({"queue": queue, "infer": infer})
@@ -85,7 +107,6 @@ class ModelContext(RequestContext):
             self.add_seconds({f"{part}-queue": queue, f"{part}-infer": infer})
         if starting := max([result.start_up_seconds for result in results]):
             self.add_seconds({START_UP: starting})
-        outputs = [result.outputs for result in results]
         if len(outputs) == len(jobs):
             return outputs
         rest = iter(outputs)

@@ -63,10 +63,8 @@ class Shadow:
     _final_failures: FinalFailures = field(default_factory=FinalFailures, init=False)
     _refused: set[tuple[ServedModel, str]] = field(default_factory=set, init=False)
 
-    def offer(
-        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
-    ) -> bool:
-        """Store one job of a request for a replay; return whether this was done.
+    def offer(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> bool:
+        """Store a job of a request for a replay; return whether this was done.
 
         It is done with the probability `fraction` if the default group answered the request and no
         other job of the model waits.
@@ -76,8 +74,7 @@ class Shadow:
         if served.name in self._waiting:
             self.observer.shadowed(model=served.name, outcome=ShadowOutcome.DROPPED)
             return False
-        chosen = int(self.draw() * len(jobs))
-        self._waiting[served.name] = (served, jobs[chosen], outputs[chosen])
+        self._waiting[served.name] = (served, inputs, outputs)
         return True
 
     def waiting(self) -> bool:
@@ -294,10 +291,8 @@ class Background:
     def ended(self) -> None:
         self.idle_gate.ended()
 
-    def completed(
-        self, served: ServedModel, group: str, jobs: Sequence[Tensors], outputs: Sequence[Tensors]
-    ) -> None:
-        if self.shadow.offer(served, group, jobs, outputs):
+    def completed(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> None:
+        if self.shadow.offer(served, group, inputs, outputs):
             self.idle_gate.wake()
 
     def _live(self) -> None:
