@@ -211,9 +211,9 @@ def test_every_parameter_goes_as_it_is_given(tmp_path: Path) -> None:
         (["--api-key", "gehe\nim"], "in an HTTP header"),
         (["--model", "nobody"], "--model nobody: for this task the server has u2netp$"),
         (["--model", "u2netp@7"], "--model u2netp@7: for this task the server has u2netp@1$"),
-        (["--predictor", "nobody"], "--predictor nobody: there are gpu, native, onednn$"),
-        (["--instance-group", "nobody"], "--predictor nobody: there are gpu, native, onednn$"),
-        (["--predictor", "gpu"], "--predictor gpu cannot start: this build has no CUDA$"),
+        (["--predictor", "nobody"], "--instance-group nobody: there are gpu, native, onednn$"),
+        (["--instance-group", "nobody"], "--instance-group nobody: there are gpu, native, onednn$"),
+        (["--predictor", "gpu"], "--instance-group gpu cannot start: this build has no CUDA$"),
         (["-o", "out.gif"], "-o out.gif: results are PNG, WebP or JPEG, not '.gif'$"),
         (
             ["-o", "photos/a.jpg", "--format", "png"],

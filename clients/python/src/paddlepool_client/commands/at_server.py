@@ -104,7 +104,7 @@ def _check(
         models = [model for model in models if not at or str(model["version"]) == version]
     groups = sorted({group["name"] for group in _groups(models)})
     if args.predictor and groups and args.predictor not in groups:
-        raise CommandError(f"--predictor {args.predictor}: there are {_words(groups)}")
+        raise CommandError(f"--instance-group {args.predictor}: there are {_words(groups)}")
     _check_group(models, args)
 
 
@@ -125,7 +125,7 @@ def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) 
         group.get("reason") or "" for group in _groups(models) if group["name"] == args.predictor
     ]
     if reasons and all(reason.startswith(CANNOT_START) for reason in reasons):
-        raise CommandError(f"--predictor {args.predictor} {reasons[0]}")
+        raise CommandError(f"--instance-group {args.predictor} {reasons[0]}")
 
 
 def _words(names: Sequence[str]) -> str:
