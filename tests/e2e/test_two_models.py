@@ -80,6 +80,32 @@ def test_a_part_that_is_composed_is_refused(models: Path, tmp_path: Path) -> Non
     assert "its part find, model two-models, is composed itself" in done.stderr
 
 
+ANSWERS = {
+    "tuples": "[tuple(subject.model_dump()) for subject in value]",
+    "objects": "value",
+}
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_that_json_changes_is_refused(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    package = shutil.copytree(EXAMPLE / "src" / "two_models", tmp_path / "src" / "two_models")
+    code = (package / "task.py").read_text("utf-8")
+    body = '[subject.model_dump(mode="json") for subject in value]'
+    assert code.count(body) == 1
+    (package / "task.py").write_text(code.replace(body, ANSWERS[kind]), "utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "src"), prepend=os.pathsep)
+    repository = shutil.copytree(models, tmp_path / "models")
+    version = repository / "two-models" / "1"
+    (version / "manifest.json").unlink()
+    (version / "answer.json").unlink()
+    done = paddlepool("models", "seal", version, check=False)
+    assert done.returncode == 1
+    assert "must return what JSON gives back" in done.stderr
+    assert [path.name for path in version.iterdir()] == ["sample.png"]
+
+
 def test_the_sample_is_answered_by_both_models(models: Path, server: Server) -> None:
     picture = (models / "two-models" / "1" / "sample.png").read_bytes()
     groups = "?instance_group=find:onednn,classify:onednn"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paddlepool.contracts.errors import ExportError
+from paddlepool.contracts.errors import BackendError, ExportError
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.composed import ComposedModel
@@ -29,7 +29,8 @@ def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
     """Answer the sample request in a directory MODEL/VERSION and write its manifest.
 
     The directory holds one file, the sample. Returns the answer, which is written beside it. Raises
-    ExportError, and the errors of the parts and of the request.
+    ExportError, and the errors of the parts and of the request. The answer must pass the pipeline's
+    check after it was stored as JSON, as it must when the model is served.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if (directory / MANIFEST).exists():
@@ -51,17 +52,28 @@ def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
             files={}, weights={}, built_with={}, sample=sample.name, answer=ANSWER
         ),
     )
-    answer = asyncio.run(_answer(repository, files, sample.read_bytes()))
-    text = json.dumps(answer, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
-    (directory / ANSWER).write_text(text, "utf-8")
+    answer, text = asyncio.run(_answer(repository, files, sample.read_bytes()))
+    (directory / ANSWER).write_text(f"{text}\n", "utf-8")
     origin = Origin("foreign", source=source, licence=licence)
     write_composed_manifest(directory, sample=sample.name, answer=ANSWER, origin=origin)
     return answer
 
 
-async def _answer(repository: ModelRepository, files: ComposedFiles, sample: bytes) -> Any:
+async def _answer(
+    repository: ModelRepository, files: ComposedFiles, sample: bytes
+) -> tuple[Any, str]:
+    """Return the answer and its JSON text."""
     async with opened_parts(repository, files) as model:
-        return await model.answer(sample)
+        answer = await model.answer(sample)
+        try:
+            text = json.dumps(answer, ensure_ascii=False, indent=1, sort_keys=True, allow_nan=False)
+            model.check(answer, json.loads(text))
+        except (TypeError, ValueError, BackendError) as error:
+            raise ExportError(
+                f"{files.name}/{files.version}: answer_of of its pipeline must return what JSON "
+                f"gives back (lists, no tuples; finite numbers): {error}"
+            ) from error
+        return answer, text
 
 
 async def tested(repository: ModelRepository, files: ComposedFiles) -> str:

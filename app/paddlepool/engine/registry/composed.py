@@ -168,7 +168,7 @@ class ComposedModel(Leased):
         """
         sample, expected = await in_thread(f"{self.name} sample", self._read_sample)
         try:
-            self._built_pipeline().check(await self.answer(sample), expected)
+            self.check(await self.answer(sample), expected)
         except PaddlepoolError as error:
             raise BackendError(f"self-test: {error.message}") from error
 
@@ -186,6 +186,10 @@ class ComposedModel(Leased):
             ) from None
         self.record(context.completed)
         return pipeline.answer_of(value)
+
+    def check(self, answer: Any, expected: Any) -> None:
+        """Raise BackendError if an answer to the sample request differs from the expected one."""
+        self._built_pipeline().check(answer, expected)
 
     def _built_pipeline(self) -> ComposedPipeline:
         if self.pipeline is None:
