@@ -68,6 +68,17 @@ def test_describe_shows_the_sample_the_answer_and_the_parts(models: Path) -> Non
     assert len(facts["sha256:"]) == 64
 
 
+def test_a_part_that_is_missing_is_named(models: Path, tmp_path: Path) -> None:
+    version = tmp_path / "outer" / "1"
+    version.mkdir(parents=True)
+    (version / "sample.png").write_bytes(b"a picture")
+    parts = '[parts]\nfind = "absent"\nclassify = "colour"\n'
+    (version.parent / "config.toml").write_text(f'pipeline = "two-models"\n{parts}', "utf-8")
+    done = paddlepool("models", "seal", version, check=False)
+    assert done.returncode == 1
+    assert "its part find, model absent, is not in the repository" in done.stderr
+
+
 def test_a_part_that_is_composed_is_refused(models: Path, tmp_path: Path) -> None:
     version = tmp_path / "outer" / "1"
     version.mkdir(parents=True)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paddlepool.contracts.errors import BackendError, ExportError
+from paddlepool.contracts.errors import BackendError, ConfigError, ExportError, ModelNotFound
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.composed import ComposedModel
@@ -102,7 +102,13 @@ async def opened_parts(
     workers.codec.pool.start()
     try:
         for part, name in files.config.parts.items():
-            if repository.config(name).parts:
+            try:
+                config = repository.config(name)
+            except ModelNotFound as error:
+                raise ConfigError(
+                    f"its part {part}, model {name}, is not in the repository"
+                ) from error
+            if config.parts:
                 raise composed_itself(part, name)
         for name in dict.fromkeys(files.config.parts.values()):
             await registry.load(name)
