@@ -277,6 +277,23 @@ async def test_the_sample_is_a_whole_request(tmp_path: Path) -> None:
     await bench.registry.close()
 
 
+async def test_a_fault_in_the_code_of_its_task_does_not_keep_a_part_from_loading(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    (tmp_path / "chain" / "1" / "sample.txt").write_text("no number", "utf-8")
+    rewrite_manifest(tmp_path / "chain" / "1")
+    (tmp_path / "two").rename(tmp_path / "elsewhere")
+    await bench.registry.load_all()
+    (tmp_path / "elsewhere").rename(tmp_path / "two")
+    await bench.registry.load("two")
+    reason = "self-test: the pipeline raised ValueError, see the log"
+    assert bench.state_of("chain") == ("UNAVAILABLE", reason)
+    assert bench.state_of("two") == ("READY", "")
+    assert set(bench.leases().values()) == {0}
+    await bench.registry.close()
+
+
 async def test_a_part_that_comes_later_completes_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     (tmp_path / "two").rename(tmp_path / "elsewhere")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,6 +37,8 @@ from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.layout import ComposedFiles
 from paddlepool.models.repository.manifest import ComposedManifest
 from paddlepool.models.repository.selftest import RUN_SECONDS
+
+log = logging.getLogger(__name__)
 
 MARGIN = 0.75
 """A request is admitted if its estimate is at most this part of its time. The estimate is off by a
@@ -171,6 +174,10 @@ class ComposedModel(Leased):
             self.check(await self.answer(sample), expected)
         except PaddlepoolError as error:
             raise BackendError(f"self-test: {error.message}") from error
+        except Exception as error:  # a fault of the task's code must not end the load of a part
+            log.exception("%s: the pipeline failed in the self-test", self.name)
+            reason = f"self-test: the pipeline raised {type(error).__name__}, see the log"
+            raise BackendError(reason) from error
 
     async def answer(self, sample: bytes) -> Any:
         """Answer a sample request and return the answer as it is stored. Raises PaddlepoolError."""
