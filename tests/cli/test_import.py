@@ -133,8 +133,23 @@ def test_an_archive_is_as_good_as_its_folder(
     assert f"own: published {root}/own/1" in printed
     assert f"sha256 {hashlib.sha256(archive.read_bytes()).hexdigest()}" in printed
     assert main(command) == 0  # the same weights again
-    assert f"{root}/own/1 has these weights already" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"own: {root}/own/1 has these weights already\nnext: " in printed
     assert [path.name for path in (root / "own").iterdir() if path.is_dir()] == ["1"]
+
+
+def test_another_file_with_the_same_weights_is_a_version(
+    folders: Path, repository: Path, tmp_path: Path
+) -> None:
+    folder, root = tmp_path / "changed", tmp_path / "repository"
+    shutil.copytree(folders / "Tiny_x1.0_cls", folder)
+    shutil.copytree(repository / "tiny-x1-0-cls", root / "tiny-x1-0-cls")
+    text = (folder / "inference.yml").read_text("utf-8").replace("topk: 1", "topk: 3")
+    (folder / "inference.yml").write_text(text, "utf-8")
+    for _ in range(2):
+        assert main(["import", str(folder), "--repository", str(root)]) == 0
+    assert list(ModelRepository(root).versions("tiny-x1-0-cls")) == [1, 2]
+    assert (root / "tiny-x1-0-cls" / "2" / "inference.yml").read_text("utf-8") == text
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -151,7 +166,7 @@ def test_an_unknown_operation_is_named(
     described["PreProcess"]["transform_ops"].insert(0, {"RotateByMoon": None})
     (folder / "inference.yml").write_text(yaml.safe_dump(described), "utf-8")
     error = refused(capsys, str(folder), "--repository", str(tmp_path / "repository"))
-    assert "the operation RotateByMoon is not supported" in error
+    assert "odd: inference.yml: the operation RotateByMoon is not supported" in error
     assert "serve the model as tensors through /v2, or write a task" in error
     assert not (tmp_path / "repository").exists()
 

@@ -69,7 +69,8 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print the heading of a model and a table of what was understood."""
     (name, head), *rows = facts
     print(f"{name}: {head}")
-    print(align_columns([(f"  {label}:", value) for label, value in rows]), flush=True)
+    if rows:
+        print(align_columns([(f"  {label}:", value) for label, value in rows]), flush=True)
 
 
 def _import_u2net(args: argparse.Namespace, repository: Path) -> Path:

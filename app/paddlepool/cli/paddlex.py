@@ -108,10 +108,13 @@ def import_folder(
     """Publish the model of a folder with `inference.yml` as the next version of its model.
 
     It is sealed in a temporary directory, on real pictures, at the shapes that the file names. If a
-    version already has these weights, nothing is published. Raises ConfigError for a file or name
-    that cannot be used, and the errors of seal().
+    version already has these weights and this file, nothing is published. Raises ConfigError for a
+    file or name that cannot be used, and the errors of seal().
     """
-    config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
+    try:
+        config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
+    except ConfigError as error:
+        raise ConfigError(f"{printable(folder.name)}: {error}") from None
     licence = licence or stated_licence(folder)
     name = model_name(config, folder, name)
     kind = type(config.postprocess)
@@ -127,7 +130,7 @@ def import_folder(
             if path.name not in used:
                 path.unlink()
         weights = directory / (program.params or program.program)
-        if place := published_version(model, sha256_of(weights)):
+        if place := published_version(model, sha256_of(weights), sha256_of(directory / FILE)):
             head = f"{place} has these weights already"
             return Imported(name=name, kind=kind, licence=licence, lines=[(name, head)])
         if kind is TextFromClasses and program.program.endswith(".json"):

@@ -87,12 +87,17 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def published_version(model: Path, sha256: str) -> Path | None:
-    """Return the version of `model` built from the weights file with this sha256, or None."""
+def published_version(model: Path, sha256: str, description: str = "") -> Path | None:
+    """Return the version of `model` built from the weights file with this sha256, or None.
+
+    With `description`, its inference.yml has that sha256, too.
+    """
     for number in version_numbers(model):
         try:
             manifest = json.loads((model / str(number) / "manifest.json").read_text("utf-8"))
-            if manifest["weights"]["sha256"] == sha256:
+            if manifest["weights"]["sha256"] == sha256 and (
+                not description or manifest["files"]["inference.yml"]["sha256"] == description
+            ):
                 return model / str(number)
         except (OSError, ValueError, KeyError, TypeError):
             continue  # a damaged version does not match; the server reports it
