@@ -226,7 +226,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
         at = first_route(task, settings) if task else f"/v2/models/{served.name}"
         facts = {"at": at, **_facts_of(served)}
         log.info("%s@%d answers", served.name, served.version, extra=facts)
-    for name in parts.tasks.keys() - {served.config.pipeline for served in registry.served()}:
+    for name in parts.tasks.keys() - {served.config.pipeline for served in registry.all_served()}:
         log.info("no model serves the task %s", name)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
