@@ -6,10 +6,17 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from paddlepool.contracts.errors import ExportError
 from paddlepool.making.programs.onnx_graph import Graph
-from paddlepool.making.programs.qdq import Activation, Ranges, quantised, read_ranges
+from paddlepool.making.programs.qdq import (
+    Activation,
+    Ranges,
+    measure_ranges,
+    quantised,
+    read_ranges,
+)
 from tests.making.programs.networks import named, two_layers
 
 RANGES = Ranges(
@@ -71,3 +78,18 @@ def test_ranges_of_another_graph_are_refused() -> None:
     other = replace(RANGES, float_layers=("third", "fourth"))
     with pytest.raises(ExportError, match="2 of its names, such as fourth"):
         quantised(named(two_layers()), other)
+
+
+def test_a_depthwise_convolution_gets_one_scale(x: np.ndarray[Any, Any]) -> None:
+    """Not one for each channel, which ranges cannot hold."""
+    pytest.importorskip("nncf")
+    weight = numpy_helper.from_array(np.ones((3, 1, 3, 3), np.float32), "depthwise.weight")
+    node = helper.make_node("Conv", ["x", "depthwise.weight"], ["y"], "depthwise", group=3)
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, side, side])]
+        for name, side in (("x", 8), ("y", 6))
+    )
+    graph = helper.make_graph([node], "one", inputs, outputs, [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    ranges = measure_ranges(model, [{"x": x}])
+    assert [activation.readers for activation in ranges.activations] == [("depthwise",)]

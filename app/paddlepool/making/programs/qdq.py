@@ -314,6 +314,7 @@ def measure_ranges(
             warnings.simplefilter("ignore")  # NNCF's dependencies warn about each other
             imported_openvino()
             import nncf
+            from nncf.quantization.advanced_parameters import QuantizationParameters
     except ImportError as error:
         raise ConfigError(
             "quantising with calibration data needs the package nncf (extra quantize)"
@@ -327,7 +328,11 @@ def measure_ranges(
             preset=nncf.QuantizationPreset(PRESET),
             ignored_scope=nncf.IgnoredScope(names=list(float_layers)) if float_layers else None,
             subset_size=len(feeds),
-            advanced_parameters=nncf.AdvancedQuantizationParameters(disable_bias_correction=True),
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                disable_bias_correction=True,
+                # By default, the input of a depthwise convolution gets a scale for each channel.
+                activations_quantization_params=QuantizationParameters(per_channel=False),
+            ),
         )
     return read_ranges(model, quantised_model)
 
