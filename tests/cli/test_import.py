@@ -148,7 +148,7 @@ def test_another_file_with_the_same_weights_is_a_version(
     (folder / "inference.yml").write_text(text, "utf-8")
     for _ in range(2):
         assert main(["import", str(folder), "--repository", str(root)]) == 0
-    assert list(ModelRepository(root).versions("tiny-x1-0-cls")) == [1, 2]
+    assert list(ModelRepository(root).versions("tiny-x1-0-cls")) == [2, 1]
     assert (root / "tiny-x1-0-cls" / "2" / "inference.yml").read_text("utf-8") == text
 
 
