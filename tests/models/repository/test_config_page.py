@@ -11,6 +11,7 @@ from paddlepool.models.repository.config import (
     DynamicBatching,
     InstanceGroup,
     ModelConfig,
+    Ragged,
     VersionPolicy,
     Warmup,
 )
@@ -29,6 +30,7 @@ def test_every_key_of_config_toml_is_documented() -> None:
         "[instance_group]": InstanceGroup,
         "instance_group.budget": Budget,
         "[warmup]": Warmup,
+        "[ragged]": Ragged,
     }
     keys = {f"[{name}] {key}" for name, table in tables.items() for key in table.model_fields}
     keys -= {"[[instance_group]] options", "[[instance_group]] budget"}
