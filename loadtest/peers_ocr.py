@@ -25,6 +25,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import tomlkit
 import yaml
 from cases import CHOOSING_SECONDS
 from harness import (
@@ -219,6 +220,20 @@ def write_onnx(models: Mapping[str, Path], directory: Path) -> None:
     (directory / "keys.txt").write_text("".join(f"{c}\n" for c in characters), "utf-8")
 
 
+def serve_groups(repository: Path, groups: str) -> None:
+    """Make each group the default of its part, with a process for each core."""
+    parts = tomlkit.parse((repository / "ocr" / "config.toml").read_text("utf-8"))["parts"]
+    for part, _, name in (group.partition(":") for group in groups.split(",")):
+        path = repository / parts[part] / "config.toml"
+        config = tomlkit.parse(path.read_text("utf-8"))
+        config["default_group"] = name
+        for group in config["instance_group"]:
+            if group["name"] == name:
+                group["count"] = "cores"
+                group.pop("start", None)
+        path.write_text(tomlkit.dumps(config), "utf-8")
+
+
 @contextlib.contextmanager
 def contenders(
     data: Path, environments: Path, directory: Path, *, source: str, groups: str
@@ -233,6 +248,8 @@ def contenders(
         repository = directory / "repository"
         for _ in import_source(str(opened.root), repository, timeout=TIMEOUT_SECONDS):
             pass
+        if groups:
+            serve_groups(repository, groups)
         settings = {"PADDLEPOOL_PROVE_GROUPS": "off" if groups else "started"}
         own = stack.enter_context(running_server(repository, environment=settings))
         print(f"groups: {groups or wait_parts_chosen(own)}", file=sys.stderr)
@@ -251,7 +268,6 @@ def contenders(
             )
         )
         path = f"/ocr?timeout_ms={SERVER_TIMEOUT_MS}"
-        path += f"&predictor={groups}" if groups else ""
         served = [json_request(path, {"file": body, **OPTIONS}) for body in bodies]
         ways = {"Paddlepool": Pages(own, served), "PaddleX 3.7.2": Pages(paddlex, requests)}
         for name, pages in ways.items():
