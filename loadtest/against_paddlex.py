@@ -156,7 +156,7 @@ class Case:
         return config.overridden("DetResizeForTest", **self.arguments) if self.arguments else config
 
     def tensor(self) -> Array:
-        return prepare(self.picture, self.config.as_meta()).tensor
+        return prepare(self.picture, self.config.as_meta())
 
     def result(self) -> Any:
         """Return what the peer program's result_of() returns."""

@@ -39,7 +39,7 @@ from paddlepool.tasks.transforms.config import (
     TopK,
     read_inference_config,
 )
-from paddlepool.tasks.transforms.samples import PAGES, page, sample_pictures
+from paddlepool.tasks.transforms.samples import PAGES, Sample, page, sample_pictures
 from paddlepool.tasks.transforms.stages import prepare
 
 TASKS: Mapping[type, tuple[str | None, str]] = {
@@ -138,7 +138,7 @@ def import_folder(
         if (own := model / "config.toml").is_file():
             shutil.copyfile(own, directory.parent / "config.toml")
         pictures = sample_pictures(config)
-        tensors = [prepare(picture, config.as_meta()).tensor for _, picture in pictures]
+        tensors = [prepare(picture, config.as_meta()) for _, picture in pictures]
         usage = Usage(
             pipeline=TASKS[kind][0],
             # A batch of pages takes as long as its pages one by one.
@@ -161,7 +161,7 @@ def import_folder(
         name=name,
         kind=kind,
         licence=licence,
-        lines=[(name, head), *_facts(config, sealed, files=list(manifest.files), source=source)],
+        lines=[(name, head), *_facts(config, sealed, pictures, list(manifest.files), source)],
     )
 
 
@@ -177,9 +177,13 @@ def _publish(directory: Path, model: Path, config: str) -> Path:
 
 
 def _facts(
-    config: InferenceConfig, sealed: Sealed, *, files: Sequence[str], source: str
+    config: InferenceConfig,
+    sealed: Sealed,
+    pictures: Sequence[Sample],
+    files: Sequence[str],
+    source: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what was understood of a model, and how it was sealed."""
+    """Yield what was understood of a model, and how it was sealed on `pictures`."""
     after = config.postprocess
     if source:
         yield "source", source
@@ -197,9 +201,7 @@ def _facts(
         "sealed on",
         ", ".join(
             f"{name} as {shapes_of(case.inputs)}"
-            for (name, _), case in zip(
-                sample_pictures(config), sealed.trial.selftest.cases, strict=False
-            )
+            for (name, _), case in zip(pictures, sealed.trial.selftest.cases, strict=False)
         ),
     )
     yield "groups", ", ".join(group.name for group in sealed.groups if not group.refusal)

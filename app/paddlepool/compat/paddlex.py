@@ -5,17 +5,15 @@ envelope follow the page "General Semantic Segmentation Pipeline" of PaddleX 3.7
 `paddlex/inference/serving/basic_serving`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 from fastapi import Request, Response
-from pydantic import BaseModel, Field
 
 from paddlepool.compat import api
 from paddlepool.compat.api import JSON, CompatibleApi, refused, run_segment
-from paddlepool.service.api.errors import ErrorForm, Fault
+from paddlepool.service.api.errors import PADDLEX
 from paddlepool.service.api.routes import RoutingDep
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import json_object
@@ -28,14 +26,6 @@ ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
 
 ID_AND_COMMA = np.array([f"{number},".encode() for number in range(256)], "S4")
 """The text of each class and a comma, filled up with zero bytes."""
-
-
-class PaddleXError(BaseModel):
-    """An error in the form of PaddleX's serving."""
-
-    logId: str = Field(description="The request's id.")  # noqa: N815
-    errorCode: int = Field(description="The HTTP status.")  # noqa: N815
-    errorMsg: str  # noqa: N815
 
 
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
@@ -90,10 +80,6 @@ def _class_ids(labels: bytes) -> Iterator[bytes]:
         yield written[:-1] if at + PART_LABELS >= len(ids) else written
 
 
-def _write(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    return {"logId": request_id, "errorCode": fault.status, "errorMsg": fault.detail}
-
-
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -119,5 +105,5 @@ API = CompatibleApi(
     },
     body={JSON: {"schema": SCHEMA, "example": {"image": api.EXAMPLE}}},
     more=api.HEALTH,
-    errors=ErrorForm(model=PaddleXError, write=_write),
+    errors=PADDLEX,
 )

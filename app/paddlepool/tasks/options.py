@@ -110,3 +110,18 @@ def _refusal(name: str, value: Any, expected: str, limit: str | None) -> Invalid
         limit=limit or re.sub("^(one of|a number from|a whole number from) ", "", expected),
         received=value if is_safe else None,
     )
+
+
+def query_parameters(*models: type[BaseModel]) -> list[dict[str, Any]]:
+    """Return the models' fields as parameters of the query, for an OpenAPI document."""
+    fields = {name: schema for model in models for name, schema in schemas(model).items()}
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": schema["description"],
+            "schema": {key: value for key, value in schema.items() if key != "description"},
+        }
+        for name, schema in fields.items()
+    ]

@@ -99,7 +99,7 @@ def expected_labels(info: ServedModelInfo) -> Any:
     """The labels by the operations of `inference.yml`, which are compared with PaddleX's."""
     config = inference_config(info)
     assert config is not None
-    tensor = prepare(np.asarray(IMAGE), config.as_meta()).tensor
+    tensor = prepare(np.asarray(IMAGE), config.as_meta())
     assert tensor.shape == (1, 3, 48, 64)
     return label_map(colours(tensor), height=SIZE[0], width=SIZE[1])
 

@@ -10,13 +10,15 @@ import pytest
 
 from paddlepool.contracts.errors import ImageUnreadable, ResolutionTooHigh
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.tasks.classify.pipeline import NETWORK_INPUT
 from paddlepool.tasks.codecs.encode import encode
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import opaque
-from paddlepool.tasks.codecs.pool import CodecPool
+from paddlepool.tasks.codecs.pool import READ_PICTURE, CodecPool
+from paddlepool.tasks.codecs.reading import read_picture
 from paddlepool.tasks.transforms.boxes import boxes_from_map
 from paddlepool.tasks.transforms.config import read_inference_config
-from paddlepool.tasks.transforms.stages import open_picture, prepare, warm_up
+from paddlepool.tasks.transforms.stages import prepare
 from tests.tasks.transforms.test_config import CLASSIFIER, DETECTOR, RECOGNISER
 
 LIMITS = asdict(PictureLimits())
@@ -24,14 +26,19 @@ LIMITS = asdict(PictureLimits())
 
 def test_a_picture_becomes_a_tensor_with_the_size_of_the_picture() -> None:
     red = np.full((90, 120, 3), (255, 0, 0), np.uint8)
-    meta = {"limits": LIMITS, "operations": read_inference_config(DETECTOR).as_meta()}
-    reply, arrays = open_picture(meta, {"body": encode(red, format="png")}, ())
-    assert (reply["size"], reply["pixels"]) == ([90, 120], 10800)
+    values = {"operations": read_inference_config(DETECTOR).as_meta(), "shape": None}
+    reply, arrays = read_picture(
+        {"limits": LIMITS, "function": NETWORK_INPUT, "values": values},
+        {"body": encode(red, format="png")},
+        (),
+    )
+    assert (arrays["size"].tolist(), reply["pixels"]) == ([90, 120], 10800)
     assert arrays["input"].shape == (1, 3, 96, 128)
     assert arrays["input"].dtype == np.float32
     # The model gets BGR, so that red is the last channel.
     expected = (np.array([0, 0, 1]) - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
-    assert np.abs(arrays["input"][0, :, 50, 50] - expected).max() < 1e-5
+    pixel = arrays["input"][0, :, 50, 50].astype(np.float64)
+    assert np.abs(pixel - expected).max() < 1e-5
 
 
 def test_transparency_is_placed_on_the_ground() -> None:
@@ -48,7 +55,7 @@ def test_transparency_is_placed_on_the_ground() -> None:
 )
 def test_a_line_has_a_least_and_a_largest_width(height: int, width: int, shape: int) -> None:
     line = np.full((height, width, 3), 255, np.uint8)
-    tensor = prepare(line, read_inference_config(RECOGNISER).as_meta()).tensor
+    tensor = prepare(line, read_inference_config(RECOGNISER).as_meta())
     assert tensor.shape == (1, 3, 48, shape)
     assert tensor[0, 0, 0, 0] == 1.0
 
@@ -66,10 +73,6 @@ def test_a_picture_that_becomes_too_large_is_refused() -> None:
         prepare(np.zeros((1, 1000, 3), np.uint8), operations)
 
 
-def test_the_warm_up_runs() -> None:
-    assert warm_up({}, {}, ()) == ({}, {})
-
-
 def boxes(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Any:
     """A stage of a task that finds text."""
     probabilities = np.asarray(arrays["map"], np.float32)
@@ -78,16 +81,16 @@ def boxes(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) 
 
 
 async def test_the_operations_run_in_a_confined_process() -> None:
-    stages = "paddlepool.tasks.transforms.stages"
-    pool = CodecPool(count=1, warm_ups=(f"{stages}:warm_up",))
+    pool = CodecPool(count=1, warm_ups=("paddlepool.tasks.classify.stages:warm_up",))
     pool.start()
     try:
-        meta = {"limits": LIMITS, "operations": read_inference_config(CLASSIFIER).as_meta()}
+        values = {"operations": read_inference_config(CLASSIFIER).as_meta(), "shape": None}
+        meta = {"limits": LIMITS, "function": NETWORK_INPUT, "values": values}
         body = encode(np.zeros((300, 400, 3), np.uint8), format="jpg")
         arrays = {"body": np.asarray(body)}
         deadline = time.monotonic() + 60
-        opened = await pool.submit(f"{stages}:open_picture", meta, arrays, deadline=deadline)
-        assert opened.meta["size"] == [300, 400]
+        opened = await pool.submit(READ_PICTURE, meta, arrays, deadline=deadline)
+        assert opened.arrays["size"].tolist() == [300, 400]
         assert opened.arrays["input"].shape == (1, 3, 224, 224)
         page = np.zeros((64, 64), np.float32)
         page[20:40, 10:50] = 0.9

@@ -161,6 +161,22 @@ class ProtocolError(BaseModel):
     error: str = Field(description="The received and the expected value.")
 
 
+class PaddleXError(BaseModel):
+    """An error in the form of PaddleX's serving."""
+
+    logId: str = Field(description="The request's id.")  # noqa: N815
+    errorCode: int = Field(description="The HTTP status.")  # noqa: N815
+    errorMsg: str  # noqa: N815
+
+
+PADDLEX = ErrorForm(
+    model=PaddleXError,
+    write=lambda fault, request_id: {
+        "logId": request_id,
+        "errorCode": fault.status,
+        "errorMsg": fault.detail,
+    },
+)
 PROTOCOL = ErrorForm(model=ProtocolError, write=lambda fault, _id: {"error": fault.detail})
 
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)

@@ -8,7 +8,7 @@ spends in the queue. Validation errors have the same form as FastAPI's.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -77,6 +77,24 @@ class Routing(BaseModel):
             "group": chosen_group(self.instance_group, self.predictor),
             "timeout": timeout_seconds(self.timeout_ms, settings),
         }
+
+    @classmethod
+    def of_parameters(cls, parameters: Mapping[str, Any]) -> "Routing":
+        """Return the routing in the parameters of a query or form, or in the members of JSON.
+
+        Raises InvalidParameter for a value of another type.
+        """
+        timeout = parameters.get("timeout_ms")
+        if isinstance(timeout, str):
+            timeout = whole_number(timeout)
+        if "timeout_ms" in parameters and type(timeout) is not int:
+            message = "timeout_ms must be a whole number of milliseconds"
+            raise InvalidParameter(message, parameter="timeout_ms")
+        values = {name: parameters.get(name) for name in ROUTING if name != "timeout_ms"}
+        for name, value in values.items():
+            if not isinstance(value, str | None):
+                raise InvalidParameter(f"{name} must be a text", parameter=name)
+        return cls.model_construct(**values, timeout_ms=timeout)
 
 
 ROUTING = tuple(Routing.model_fields)

@@ -29,7 +29,7 @@ from paddlepool.tasks.classify.pipeline import (
     ClassifyResult,
     max_bytes,
 )
-from paddlepool.tasks.options import schemas
+from paddlepool.tasks.options import query_parameters, schemas
 
 JSON = "application/json"
 OPTIONS = schemas(ClassifyOptions)
@@ -87,7 +87,10 @@ def build_router(settings: Settings) -> APIRouter:
                 "content": {JSON: {"example": EXAMPLE}},
             }
         },
-        openapi_extra={"parameters": _parameters(), "requestBody": _request_body()},
+        openapi_extra={
+            "parameters": query_parameters(ClassifyOptions, Routing),
+            "requestBody": _request_body(),
+        },
     )
     return router
 
@@ -165,19 +168,6 @@ def _reply(output: RequestOutput) -> Response:
         "version": output.version,
     }
     return Response(orjson.dumps(content), media_type=JSON, headers=output_headers(output))
-
-
-def _parameters() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "in": "query",
-            "required": False,
-            "description": schema["description"],
-            "schema": {key: value for key, value in schema.items() if key != "description"},
-        }
-        for name, schema in {**OPTIONS, **schemas(Routing)}.items()
-    ]
 
 
 def _request_body() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def line_tensors(
     """
     rows: dict[int, list[Floats]] = {}
     for box, width in zip(boxes, widths, strict=True):
-        line, _ = prepare(np.ascontiguousarray(pixels_of(picture, crop_of(box))), operations)
+        line = prepare(np.ascontiguousarray(pixels_of(picture, crop_of(box))), operations)
         rows.setdefault(width, []).append(line[0])
     tensors = {}
     for width, lines in rows.items():

@@ -11,14 +11,13 @@ from pydantic import BaseModel, Field
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, TooManyInputs
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.engine.dataplane import ready
-from paddlepool.service.api.errors import ErrorForm, Fault
+from paddlepool.service.api.errors import PADDLEX
 from paddlepool.service.api.routes import (
     ROUTING,
     UNDECLARED_TYPES,
     Routing,
     TaskRoute,
     output_headers,
-    whole_number,
 )
 from paddlepool.service.api.services import Services, ServicesDep, run_off_loop
 from paddlepool.service.api.uploads import (
@@ -40,7 +39,7 @@ from paddlepool.tasks.ocr.request import (
     OcrResult,
     max_bytes,
 )
-from paddlepool.tasks.options import schemas
+from paddlepool.tasks.options import query_parameters
 
 _JSON, _TEXT, _PNG = "application/json", "text/plain", "image/png"
 MEDIA_TYPES = {"json": _JSON, "text": f"{_TEXT}; charset=utf-8", "png": _PNG}
@@ -95,21 +94,6 @@ class OcrReply(BaseModel):
     version: int
 
 
-class PaddleXOcrError(BaseModel):
-    """An error in the form of PaddleX's serving."""
-
-    logId: str = Field(description="The request's id.")  # noqa: N815
-    errorCode: int = Field(description="The HTTP status.")  # noqa: N815
-    errorMsg: str  # noqa: N815
-
-
-def _write_error(fault: Fault, request_id: str) -> Mapping[str, Any]:
-    return {"logId": request_id, "errorCode": fault.status, "errorMsg": fault.detail}
-
-
-PADDLEX_ERRORS = ErrorForm(model=PaddleXOcrError, write=_write_error)
-
-
 def build_router(settings: Settings) -> APIRouter:
     router = APIRouter(tags=["ocr"], route_class=TaskRoute)
     router.add_api_route(
@@ -132,7 +116,10 @@ def build_router(settings: Settings) -> APIRouter:
                 },
             }
         },
-        openapi_extra={"parameters": _parameters(), "requestBody": _request_body()},
+        openapi_extra={
+            "parameters": query_parameters(OcrOptions, Routing),
+            "requestBody": _request_body(),
+        },
     )
     return router
 
@@ -159,7 +146,7 @@ async def read_text(request: Request, services: ServicesDep) -> Response:
     document = await run_off_loop(services, partial(json_object, body), size=len(body))
     query = request.query_params
     if "file" in document:
-        request.state.errors = PADDLEX_ERRORS
+        request.state.errors = PADDLEX
         return await _as_paddlex(request, services, document, len(body))
     for name in document:
         if name not in MEMBERS:  # the name comes from the client, so the error does not repeat it
@@ -205,19 +192,7 @@ async def _run(
     read: Callable[[], Awaitable[OcrRequest]],
     parameters: Mapping[str, Any],
 ) -> RequestOutput:
-    timeout = parameters.get("timeout_ms")
-    if isinstance(timeout, str):
-        timeout = whole_number(timeout)
-    if "timeout_ms" in parameters and type(timeout) is not int:
-        message = "timeout_ms must be a whole number of milliseconds"
-        raise InvalidParameter(message, parameter="timeout_ms")
-    names = [name for name in ROUTING if name != "timeout_ms"]
-    values = {name: parameters.get(name) for name in names}
-    for name, value in values.items():
-        if not isinstance(value, str | None):
-            raise InvalidParameter(f"{name} must be a text", parameter=name)
-    routing = Routing.model_construct(**values, timeout_ms=timeout)
-    options = routing.options(services.settings)
+    options = Routing.of_parameters(parameters).options(services.settings)
     return await services.dataplane.run("ocr", read, **options)
 
 
@@ -270,16 +245,6 @@ def _document(output: RequestOutput) -> bytes:
         for page in output.value.pages
     ]
     return orjson.dumps({"pages": pages, "model": output.model, "version": output.version})
-
-
-def _parameters() -> list[dict[str, Any]]:
-    parameters = []
-    for name, schema in {**OPTIONS, **schemas(Routing)}.items():
-        about = {"name": name, "in": "query", "required": False}
-        about["description"] = schema["description"]
-        rest = {key: value for key, value in schema.items() if key != "description"}
-        parameters.append(about | {"schema": rest})
-    return parameters
 
 
 def _request_body() -> dict[str, Any]:

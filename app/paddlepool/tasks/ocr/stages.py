@@ -137,7 +137,7 @@ def contrasting_ground(picture: Pixels) -> int:
 
 
 def _tensor(picture: Pixels, meta: Mapping[str, Any]) -> Floats:
-    return prepare(picture, within(picture, meta["operations"], meta["most_side"])).tensor
+    return prepare(picture, within(picture, meta["operations"], meta["most_side"]))
 
 
 def within(

@@ -222,7 +222,7 @@ def _picture(path: Path) -> Pixels:
 def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
     """Return the network's input for a picture, as in serving."""
     if semantic := read_semantic(info):
-        return {info.inputs[0].name: prepare(picture, semantic.operations).tensor}
+        return {info.inputs[0].name: prepare(picture, semantic.operations)}
     parameters = read_parameters(info).model_dump(exclude={"output"})
     tensor = matte.network_input(picture, **parameters)
     return {info.inputs[0].name: tensor}

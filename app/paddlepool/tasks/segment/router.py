@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -14,16 +13,17 @@ from pydantic import BaseModel, Field
 from paddlepool.contracts.errors import InvalidParameter
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.engine.dataplane import ready
-from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_headers, whole_number
+from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_headers
 from paddlepool.service.api.services import ServicesDep, base64_parts, run_off_loop
 from paddlepool.service.api.uploads import FORM, RAW_CONTENT, read_upload
 from paddlepool.settings.server import Settings
-from paddlepool.tasks.options import schemas
+from paddlepool.tasks.options import query_parameters
 from paddlepool.tasks.segment.request import (
     FORMATS,
     MEDIA_TYPES,
     OPTIONS,
     ForegroundBox,
+    SegmentOptions,
     SegmentRequest,
     SegmentResult,
     SegmentSettings,
@@ -67,8 +67,7 @@ class SegmentReply(BaseModel):
 
 
 def build_router(settings: Settings) -> APIRouter:
-    fields = {**OPTIONS, **schemas(Routing)}
-    parameters = [_parameter(name, schema) for name, schema in fields.items()]
+    parameters = query_parameters(SegmentOptions, Routing)
     router = APIRouter(tags=["segment"], route_class=TaskRoute)
     router.add_api_route(
         "/segment",
@@ -117,12 +116,7 @@ async def segment_image(request: Request, services: ServicesDep) -> Response:
         if error.parameter in request.query_params and SegmentRequest.may_lack_escapes(error):
             error.message += ESCAPES
         raise
-    timeout = whole_number(parameters["timeout_ms"]) if "timeout_ms" in parameters else None
-    if timeout is None and "timeout_ms" in parameters:
-        message = "timeout_ms must be a whole number of milliseconds"
-        raise InvalidParameter(message, parameter="timeout_ms")
-    names: dict[str, Any] = {name: parameters.get(name) for name in ROUTING}
-    routing = Routing.model_construct(**names | {"timeout_ms": timeout})
+    routing = Routing.of_parameters(parameters)
     output = await services.dataplane.run("segment", ready(payload), **routing.options(settings))
     result: SegmentResult = output.value
     headers = output_headers(output) | result_headers(result)
@@ -155,17 +149,6 @@ def result_headers(result: SegmentResult) -> dict[str, str]:
     box = {f"X-Foreground-{side.title()}": str(at) for side, at in asdict(result.box).items()}
     size = {"X-Width": str(result.width), "X-Height": str(result.height)}
     return size | box | {"Vary": "Accept"}
-
-
-def _parameter(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    schema = dict(schema)
-    about = {
-        "name": name,
-        "in": "query",
-        "required": False,
-        "description": schema.pop("description"),
-    }
-    return about | {"schema": schema}
 
 
 def _request_body() -> dict[str, Any]:

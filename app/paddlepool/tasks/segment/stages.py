@@ -71,7 +71,7 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     grey = meta["output"] in ("mask", "labels")
     check_output(width, height, format=meta["format"], grey=grey, limits=limits)
     if operations := meta["network"].get("operations"):
-        tensor = prepare(whole, operations).tensor
+        tensor = prepare(whole, operations)
         # A model that takes the picture's own size resizes nothing, so no operation checks this.
         if (size := tensor[0, 0].size) > MOST_PIXELS:
             raise ResolutionTooHigh(

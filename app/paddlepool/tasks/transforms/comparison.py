@@ -39,6 +39,4 @@ class PartComparison:
 
     def _prepared(self, pictures: Iterable[Sample]) -> list[tuple[str, Tensors]]:
         operations = self._config.as_meta()
-        return [
-            (name, {self._input: prepare(picture, operations).tensor}) for name, picture in pictures
-        ]
+        return [(name, {self._input: prepare(picture, operations)}) for name, picture in pictures]
