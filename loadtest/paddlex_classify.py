@@ -5,8 +5,9 @@
 
 The model is MobileNetV2 with random weights, exported here with an `inference.yml`: a network's
 speed does not depend on its weights. Both servers have the same cores, the same priority and
-float32, and get the same requests: `POST /image-classification` with a JPEG of 1 MP in base64. A
-third line has the same picture as the body of `/classify`. This server has chosen its group.
+float32, and get the same requests: `POST /image-classification` with a JPEG in base64, of 0.2 MP
+(ImageNet's usual size) and of 1 MP. A third line has the same picture as the body of `/classify`.
+This server has chosen its group.
 
 They take turns in one run, in an order that changes with each round, so that a busy machine slows
 both. PaddleX 3.7.2 is installed once into an environment of its own; `paddlex_serving.py` repairs
@@ -22,12 +23,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from cases import picture, wait_chosen
+from cases import wait_chosen
 from harness import Server, free_port, json_request, request, running_program, running_server
+from inputs import draw_picture
 from load_clients import HttpWay
 from pages import digits, markdown_table
 from strangers import CACHE
@@ -38,6 +40,8 @@ from paddlepool.observability.build_info import describe_machine
 PACKAGES = ("paddlex[cv,serving]==3.7.2", "paddlepaddle==3.2.2")
 MODEL = "MobileNetV2_x1_0"
 SIDE, CLASSES = 224, 1000
+SIZES = (500, 375), (1152, 868)
+"""Width and height of the pictures: ImageNet's usual size, and 1 MP."""
 NORMALIZE = {
     "mean": [0.485, 0.456, 0.406],
     "std": [0.229, 0.224, 0.225],
@@ -137,6 +141,29 @@ def measure(
     return rates
 
 
+def ways_of(own: Server, paddlex: Server, jpeg: bytes) -> dict[str, HttpWay]:
+    """Return the requests to compare. Raises RuntimeError if the two servers' labels differ."""
+    encoded = base64.b64encode(jpeg).decode()
+    body = json_request("/image-classification", {"image": encoded, "visualize": False})
+    check_equal(own, paddlex, body)
+    raw = request("POST", "/classify", jpeg, content_type="image/jpeg")
+    return {
+        "PaddleX 3.7.2, `/image-classification`": HttpWay(paddlex, body),
+        "Paddlepool, `/image-classification`": HttpWay(own, body),
+        "Paddlepool, `/classify`": HttpWay(own, raw),
+    }
+
+
+def table(rates: Mapping[str, Sequence[float]]) -> Iterator[list[str]]:
+    """Yield a row of each way; the ratios are those to the first way."""
+    first = next(iter(rates.values()))
+    for name, values in rates.items():
+        ratios = [value / other for value, other in zip(values, first, strict=True)]
+        times = f"{digits(statistics.median(ratios))} ({digits(min(ratios))} to "
+        times += f"{digits(max(ratios))})"
+        yield [name, digits(statistics.median(values)), times]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=6)
@@ -175,37 +202,27 @@ def main() -> None:
             environment={"PADDLE_PDX_DISABLE_MODEL_SOURCE_CHECK": "True"},
             timeout=START_SECONDS,
         )
-        jpeg = picture()
-        encoded = base64.b64encode(jpeg).decode()
-        body = json_request("/image-classification", {"image": encoded, "visualize": False})
         # The server has chosen its group before the other server takes processor time.
         settings = {"PADDLEPOOL_PROVE_GROUPS": "started", "PADDLEPOOL_PRECISION": "exact"}
+        rows = []
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(running_server(repository_of(model), environment=settings))
             [choice] = wait_chosen(own)
             paddlex = stack.enter_context(peer)
-            check_equal(own, paddlex, body)
-            raw = request("POST", "/classify", jpeg, content_type="image/jpeg")
-            ways = {
-                "PaddleX 3.7.2, `/image-classification`": HttpWay(paddlex, body),
-                "Paddlepool, `/image-classification`": HttpWay(own, body),
-                "Paddlepool, `/classify`": HttpWay(own, raw),
-            }
-            rates = measure(
-                ways, rounds=options.rounds, seconds=options.seconds, clients=options.clients
-            )
-    first = rates[next(iter(ways))]
-    rows = []
-    for name, values in rates.items():
-        ratios = [value / other for value, other in zip(values, first, strict=True)]
-        times = f"{digits(statistics.median(ratios))} ({digits(min(ratios))} to "
-        times += f"{digits(max(ratios))})"
-        rows.append([name, digits(statistics.median(values)), times])
+            for width, height in SIZES:
+                jpeg = draw_picture(width, height, seed=7).data
+                ways = ways_of(own, paddlex, jpeg)
+                rates = measure(
+                    ways, rounds=options.rounds, seconds=options.seconds, clients=options.clients
+                )
+                size = f"{width} × {height}, {len(jpeg) // 1000} kB"
+                rows += [[size, *row] for row in table(rates)]
     machine = describe_machine(cores=len(os.sched_getaffinity(0)))
-    print(f"{options.clients} clients, {len(jpeg):,} bytes a picture; {machine}")
+    print(f"{options.clients} clients; {machine}")
     load = os.getloadavg()[0]
     print(f"load of the machine {load:.1f}; group {choice['group']}; the same five labels")
-    print(markdown_table(["server", "pictures/s, median", "times PaddleX, by round"], rows))
+    head = ["picture", "server", "pictures/s, median", "times PaddleX, by round"]
+    print(markdown_table(head, rows))
 
 
 if __name__ == "__main__":
