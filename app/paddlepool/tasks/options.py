@@ -41,9 +41,10 @@ class Options(BaseModel):
 
     @classmethod
     def may_lack_escapes(cls, error: InvalidParameter) -> bool:
-        """Whether the error rejects a value without a unit, of an option in `expected`.
+        """Whether the error may come from a query in which % or # is not escaped.
 
-        A % or # that is not escaped in a query is lost, together with the unit or the colour.
+        The unit or the colour after such a character is lost. Therefore this is true if the error
+        rejects a value without a unit, and the option is one of `expected`.
         """
         expected = cls.expected.get(error.parameter or "")
         limit = cls.limits.get(error.parameter or "", expected)

@@ -1,7 +1,7 @@
 """What a classifier needs: its input, its labels, and the meaning of its output.
 
-An `inference.yml` says it, or `[parameters]` of config.toml, which also overrides the file. This
-module loads no picture library.
+They come from an `inference.yml`, or from `[parameters]` of config.toml, which also override values
+of the file. This module loads no picture library.
 """
 
 import re
@@ -32,7 +32,7 @@ Operations = list[list[Any]]
 
 
 class Parameters(BaseModel):
-    """`[parameters]` of a classifier. None means what inference.yml says, else the default."""
+    """`[parameters]` of a classifier. None stands for inference.yml's value, else a default."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -167,7 +167,7 @@ def _read_file(
 
 
 def _operations(info: ServedModelInfo, parameters: Parameters, tensor: TensorSpec) -> Operations:
-    """Return the operations that the parameters describe."""
+    """Return the operations that the parameters describe. Raises ConfigError if they conflict."""
     grey = parameters.drawing or parameters.channels == "GREY"
     if parameters.drawing and parameters.channels not in (None, "GREY"):
         raise ConfigError(f'{info.name}: parameters.drawing needs channels = "GREY"')
@@ -217,7 +217,7 @@ def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _own_size(info: ServedModelInfo, tensor: TensorSpec, channels: int) -> tuple[int, int]:
-    """Return height and width of the model's own input. Raises ConfigError if they are free."""
+    """Return height and width of the model's input. Raises ConfigError if they are not fixed."""
     shape = tensor.shape[1:]
     if len(shape) == 3:
         sides = shape[1:] if shape[0] in (channels, -1) else shape[:2]
@@ -230,7 +230,10 @@ def _own_size(info: ServedModelInfo, tensor: TensorSpec, channels: int) -> tuple
 
 
 def _for_channels(info: ServedModelInfo, key: str, value: Any, grey: bool) -> tuple[float, ...]:
-    """Return a number for each channel. Raises ConfigError for another number of them."""
+    """Return the `value` of the parameter `key` as one number for each channel.
+
+    A single number applies to every channel. Raises ConfigError for a list of another length.
+    """
     channels = 1 if grey else 3
     numbers = (value,) * channels if isinstance(value, int | float) else tuple(value)
     if len(numbers) != channels:
@@ -241,7 +244,10 @@ def _for_channels(info: ServedModelInfo, key: str, value: Any, grey: bool) -> tu
 
 
 def _labels_of(info: ServedModelInfo, name: str) -> Sequence[str]:
-    """Read a file of the version or of the model. Raises ConfigError."""
+    """Read labels, one on each line, from a file of the version or beside config.toml.
+
+    Raises ConfigError.
+    """
     if not re.fullmatch(r"[\w-][\w.-]*", name, re.ASCII):
         raise ConfigError(f"{info.name}: parameters.labels is not the name of a file: {name!r}")
     for directory in (info.directory, info.directory.parent):
@@ -263,9 +269,10 @@ def _labels_of(info: ServedModelInfo, name: str) -> Sequence[str]:
 def _fitted(
     info: ServedModelInfo, tensor: TensorSpec, operations: Operations
 ) -> tuple[Operations, tuple[int, ...] | None]:
-    """Return the operations with the order of axes of the model, and the shape of its input.
+    """Return the operations with the axes in the model's order, and the shape of their result.
 
-    Raises ConfigError if the model takes no input that the operations make.
+    The shape is None if it depends on the picture. Raises ConfigError if the model does not accept
+    the result of the operations.
     """
     channels = 1 if any(name in ("Grey", "Drawing") for name, _ in operations) else 3
     height, width = _made_size(operations)

@@ -59,7 +59,7 @@ class ClassifyResult(NamedTuple):
 
 
 def probabilities(values: NDArray[Any], softmax: bool | None) -> NDArray[Any]:
-    """Return the scores of one picture (classes).
+    """Return the scores of one picture from the model's `values`; both have an item for each class.
 
     If `softmax` is None, it is applied unless the values are probabilities already.
     """

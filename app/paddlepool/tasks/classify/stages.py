@@ -17,9 +17,10 @@ LEAST_INK = 64
 
 
 def network_input(pixels: Pixels, values: Mapping[str, Any]) -> Tensors:
-    """Run `operations` and return `input`, in `shape` if it is set, and `size`.
+    """Run the `operations` of `values`; return their result as `input`.
 
-    `size` is height and width of the picture itself.
+    `input` gets the `shape` of `values` if that is set. Also returns `size`: the picture's height
+    and width.
     """
     array: Any = pixels
     for name, parameters in values["operations"]:
@@ -37,11 +38,11 @@ def grey(picture: Pixels) -> Pixels:
 
 
 def drawing(picture: Pixels, *, height: int, width: int) -> Pixels:
-    """Return the strokes white on black in the place and size of MNIST's digits.
+    """Return a drawing's strokes in white on black, placed and scaled as MNIST's digits are.
 
-    The median of the picture's edge is its ground; strokes are darker on a light ground, and
-    lighter on a dark one. They are scaled to fit into 20 / 28 of the result, and their centre of
-    mass becomes its centre. Height x width x 1; all 0 if there are no strokes.
+    The ground is the median brightness of the picture's edge. Strokes are darker than a light
+    ground and lighter than a dark one. They are scaled to fit into 20 / 28 of the result, and their
+    centre of mass is placed at its centre. The result is height x width x 1; all 0 without strokes.
     """
     levels = grey(picture)[..., 0].astype(np.int16)
     ground = int(np.median(np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])))

@@ -32,23 +32,23 @@ class Crop(NamedTuple):
         return self.height >= UPRIGHT * self.width
 
     def input_width(self, tall: int, least: int) -> int:
-        """Return the least width of the recogniser's input for this line.
+        """Return the width that this line needs in the recogniser's input.
 
-        `tall` is the input's height, `least` the width of the input for a short line.
+        `tall` is the height of the input in pixels, `least` its minimum width.
         """
         width, height = (self.height, self.width) if self.is_upright else (self.width, self.height)
         return min(int(tall * max(least / tall, width / height)), MOST_LINE_WIDTH)
 
 
 def crop_of(box: NDArray[Any]) -> Crop:
-    """Return the crop of a box (4, 2) in whole pixels, at least one pixel wide and high."""
+    """Return the crop of a box (4, 2); its size is in whole pixels and at least 1 x 1."""
     corners, _ = smallest_rectangle(box)
     top, right, bottom, left = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
     return Crop(corners, max(1, int(max(top, bottom))), max(1, int(max(right, left))))
 
 
 def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
-    """Return the pixels of a crop, straightened; vertical text lies on its side."""
+    """Return the pixels of a crop as an upright rectangle; a tall one is turned by 90 degrees."""
     width, height = crop.width, crop.height
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
     matrix = cv2.getPerspectiveTransform(crop.corners.astype(np.float32), target)
@@ -61,10 +61,11 @@ def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
 def line_tensors(
     picture: Pixels, boxes: Corners, widths: Sequence[int], operations: Sequence[Sequence[Any]]
 ) -> dict[int, Floats]:
-    """Return the recogniser's input (lines, 3, height, width) for each of the `widths` by width.
+    """Return the recogniser's inputs by width: lines of equal width share one tensor.
 
-    `widths` has the width of each box; lines of one width keep the order of the boxes. A line that
-    is narrower has zeros to the right. `operations` are those of `InferenceConfig.as_meta()`.
+    `widths` has the width of the input for each box. A tensor (lines, 3, height, width) has its
+    lines in the order of the boxes; a narrower line is followed by zeros on its right. `operations`
+    are those of `InferenceConfig.as_meta()`.
     """
     rows: dict[int, list[Floats]] = {}
     for box, width in zip(boxes, widths, strict=True):

@@ -21,7 +21,7 @@ UNSUPPORTED = {
 def options_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an OcrRequest for PaddleX's fields. Unknown fields are ignored.
 
-    As in PaddleX, 0 means the default. Raises InvalidParameter for what is not supported.
+    As in PaddleX, 0 means the default. Raises InvalidParameter for a wrong or unsupported value.
     """
     kind = document.get("fileType")
     if kind == PDF and kind is not None and kind is not False:
@@ -55,7 +55,7 @@ def options_of(document: Mapping[str, Any]) -> dict[str, Any]:
 def document_of(
     result: OcrResult, log_id: str, document: Mapping[str, Any], *, min_score: float
 ) -> dict[str, Any]:
-    """Return the reply to the request `document`. Pictures are always null."""
+    """Return PaddleX's reply to the request `document`; its members for pictures are null."""
     turn = document.get("useDocOrientationClassify") is True
     text = document.get("logId")
     return {
@@ -116,7 +116,10 @@ def _pruned(page: Page, *, turn: bool, min_score: float) -> dict[str, Any]:
 
 
 def _number(document: Mapping[str, Any], name: str, most: float) -> float | None:
-    """Return a number from 0 to `most`; None for 0 and null."""
+    """Return the field `name`, a number up to `most`; None for 0 and null.
+
+    Raises InvalidParameter for another value.
+    """
     value = document.get(name)
     if value is None:
         return None

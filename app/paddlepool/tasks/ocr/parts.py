@@ -1,4 +1,4 @@
-"""The models of one composed model: what their `inference.yml` files and `[parameters]` say."""
+"""The parts of one composed model, read from their `inference.yml` files and `[parameters]`."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -26,11 +26,11 @@ ANGLES = {"0", "90", "180", "270"}
 
 
 class Parameters(BaseModel):
-    """`[parameters]` of the composed model: what replaces the values of the detector's file.
+    """`[parameters]` of the composed model; None stands for the value of the detector's file.
 
     `most_side` limits the sides of the detector's input, on which the memory of a run depends.
-    `widths` says to what width a line is padded: to a multiple of 64, so that lines of all requests
-    share few shapes, or as PaddleX does, to the widest of six lines of one page.
+    `widths` decides to which width a line is padded. "steps": to a multiple of 64, so that the
+    lines of all requests share few shapes. "paddlex": to the widest of six lines of its page.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,7 +45,7 @@ class Parameters(BaseModel):
 
 
 class Part(NamedTuple):
-    """What the `inference.yml` of one model says, and the name of the model's input."""
+    """The content of one model's `inference.yml`, and the name of the model's input."""
 
     config: InferenceConfig
     input: str
@@ -79,8 +79,8 @@ class Parts:
     def detection(self, payload: OcrRequest) -> dict[str, Any]:
         """Return the parameters of the detection: the request's, else the model's, else the file's.
 
-        These are limit, limit_type, thresh, box_thresh, unclip_ratio and most_side. A limit of the
-        request without a type is the longest side.
+        These are limit, limit_type, thresh, box_thresh, unclip_ratio, most_side and those of
+        BoxesFromMap. If the request has a limit without a type, it limits the longest side.
         """
         resize = _parameters(self.detector, DetResizeForTest)
         own = {"limit": resize.limit_side_len, "limit_type": resize.limit_type, **self.boxes}
@@ -107,7 +107,7 @@ def _read(info: ServedModelInfo, postprocess: type[BaseModel]) -> Part:
 
 
 def _parameters(part: Part, kind: type[BaseModel]) -> Any:
-    """Return the parameters of the operation of a kind. Raises ConfigError if there is none."""
+    """Return the part's operation parameters of this `kind`. Raises ConfigError without any."""
     for operation in part.config.operations:
         if isinstance(operation.parameters, kind):
             return operation.parameters
@@ -115,9 +115,9 @@ def _parameters(part: Part, kind: type[BaseModel]) -> Any:
 
 
 def _check_classes(info: ServedModelInfo, count: int) -> None:
-    """Raise ConfigError unless the outputs are scores of `count` classes, or the best of each step.
+    """Raise ConfigError unless the recogniser returns scores of `count` classes, or best classes.
 
-    The best are two outputs (lines, steps): whole numbers, the classes, and their scores.
+    Best classes are two outputs (lines, steps): the number of the best class, and its score.
     """
     shapes = [spec.shape for spec in info.outputs]
     if [len(shape) for shape in shapes] == [3] and shapes[0][2] in (-1, count):

@@ -28,7 +28,7 @@ class OcrPipeline:
     """Implements ComposedPipeline; a payload is an OcrRequest, a value an OcrResult."""
 
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
-        """Read what the files of the parts say. Raises ConfigError if they do not fit the task."""
+        """Read the files of the parts. Raises ConfigError if they do not fit the task."""
         self._parts = Parts(info)
         self._codecs = codecs
         codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
@@ -87,9 +87,10 @@ class OcrPipeline:
         ]
 
     def check(self, answer: Any, expected: Any) -> None:
-        """Compare texts by their characters, and boxes by the distance of their corners.
+        """Compare the texts by their characters, and the boxes by the distance of their corners.
 
-        Lower precision may change a few. Raises BackendError.
+        A lower precision changes a few of them. Raises BackendError if a share of equal ones is
+        below SIMILAR.
         """
         text, wanted = ("\n".join(line["text"] for line in lines) for lines in (answer, expected))
         similar = difflib.SequenceMatcher(None, text, wanted, autojunk=False).ratio()

@@ -1,4 +1,4 @@
-"""Reads one page: opens the picture, finds its lines, and reads them a portion at a time."""
+"""Reads one page: decodes the picture, finds its lines, and reads them a portion at a time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -88,7 +88,7 @@ CHECKS = {
 
 
 class PageReader:
-    """One page of a request, in the memory of `picture`."""
+    """Reads one page of a request; the page is kept in the shared memory of `picture`."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class PageReader:
         self._input = reply.arrays["input"]
 
     async def read(self) -> Page:
-        """Find the lines and read them. open() was called before. Raises like open()."""
+        """Find the lines and read them. Call open() first. Raises as open() does."""
         [probabilities] = await self._infer(DETECT, self._parts.detector.input, self._input)
         del self._input
         detection = self._detection
@@ -157,13 +157,13 @@ class PageReader:
         )
 
     async def draw(self) -> bytes:
-        """Return the picture with its boxes as a PNG. read() was called before."""
+        """Return the picture with its boxes as a PNG. Call read() first."""
         meta = {"shape": self._shape}
         reply = await self._call("draw_lines", meta, {"boxes": self._boxes})
         return reply.arrays["image"].tobytes()
 
     async def _texts(self, places: Sequence[int], widths: list[int]) -> list[Text]:
-        """Cut lines, which are in the order of their widths, and read them."""
+        """Cut out the lines with these indices, the narrowest first, and return their texts."""
         recogniser = self._parts.recogniser
         meta = {
             "shape": self._shape,
@@ -203,7 +203,7 @@ class PageReader:
         *,
         crash_error: type[PaddlepoolError] = WorkerCrashed,
     ) -> Reply:
-        """Run a stage in a codec process. All but the first are urgent."""
+        """Run a stage in a codec process. All stages but the first are urgent calls."""
         reply = await self._codecs.pool.submit(
             f"{STAGES}:{stage}",
             meta,
@@ -218,7 +218,7 @@ class PageReader:
 
 
 def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[Any]:
-    """Return the widths to which lines of these widths are padded (`Parameters.widths`)."""
+    """Return the width to which each line is padded; `kind` is `Parameters.widths`."""
     if kind == "steps":
         return -(-widths // STEP) * STEP
     result = np.empty_like(widths)
@@ -230,7 +230,7 @@ def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[A
 
 
 def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
-    """Yield the places of the lines in the order of their widths, in portions of LINE_BYTES."""
+    """Yield the indices of the lines, narrowest first, in portions of at most LINE_BYTES."""
     portion: list[int] = []
     size = 0
     for place in np.argsort(widths, kind="stable").tolist():
@@ -245,7 +245,7 @@ def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
 
 
 def read_texts(outputs: Sequence[Tensors], characters: Sequence[str]) -> list[Text]:
-    """Return the text of each line, from the scores of all classes or from the best ones alone."""
+    """Return the text of each line, from the scores of all classes or from the best classes."""
     texts: list[Text] = []
     for output in outputs:
         scores, *classes = sorted(output.values(), key=lambda array: array.dtype.kind)

@@ -46,9 +46,9 @@ OPTIONS = schemas(OcrOptions)
 
 
 class OcrRequest(OcrOptions):
-    """Pictures and options, with those that only PaddleX's requests have.
+    """Pictures and options, including options that only PaddleX's requests have.
 
-    None means what the model says. `limit_type` says how `limit` is read (docs/ocr.md).
+    None stands for the model's own value. `limit_type` decides what `limit` means (docs/ocr.md).
     """
 
     pictures: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=MOST_PICTURES)]
@@ -69,11 +69,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The lines of a picture in reading order, in pixels of the upright picture.
+    """A page: its lines in reading order, with corners in pixels of the upright picture.
 
-    The picture was turned by `angle` degrees anticlockwise to make it upright. `lines` have at
-    least the score of the request, `boxes` are those of all lines. `detection` are the parameters
-    with which the boxes were found.
+    The picture was turned by `angle` degrees anticlockwise to make it upright. `lines` contains the
+    lines with at least the request's `min_score`, `boxes` the corners of all lines. `detection` has
+    the parameters with which the boxes were found.
     """
 
     width: int
@@ -93,7 +93,7 @@ class OcrResult:
 
     @property
     def text(self) -> str:
-        """A line of text for each line; pages are separated by form feeds."""
+        """The text of each line, followed by a line feed; pages are separated by form feeds."""
         return "\f".join("".join(f"{line.text}\n" for line in page.lines) for page in self.pages)
 
 

@@ -1,7 +1,7 @@
 """The calls that `/ocr` makes into codec processes; the picture stays in memory between them.
 
-Each public function is a Handler (`paddlepool.engine.process.worker`). All but warm_up() return the
-seconds that each stage took. A picture in memory is RGB without alpha.
+The functions down to warm_up() are Handlers (`paddlepool.engine.process.worker`). All but warm_up()
+return the seconds that each stage took. A picture in memory is RGB without alpha.
 """
 
 import time
@@ -62,10 +62,11 @@ def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
 
 
 def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Return the boxes (n, 4, 2) in the detector's map (1, 1, h, w), in reading order.
+    """Find the lines in the detector's `map` (1, 1, h, w); return `boxes` (n, 4, 2) and `widths`.
 
-    The reply also has the width of the recogniser's input for each. meta: shape of the picture,
-    boxes (the arguments of boxes_from_map()) and line (height and least width of that input).
+    The boxes are in reading order; `widths` has the width of the recogniser's input for each. meta:
+    shape of the picture, boxes (the arguments of boxes_from_map()) and line (height and minimum
+    width of that input).
     """
     del descriptors
     started = time.perf_counter()
@@ -79,9 +80,9 @@ def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[i
 
 
 def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Cut lines out of the picture: a tensor (lines, 3, height, width) for each width, by its name.
+    """Cut the lines in `boxes` out of the picture; return line_tensors(), named by their widths.
 
-    meta: shape, operations of the recogniser, and widths, that of each of the `boxes`.
+    meta: shape, operations of the recogniser, and widths, which has the width for each box.
     """
     started = time.perf_counter()
     picture = _picture(meta, descriptors)
@@ -122,9 +123,9 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def contrasting_ground(picture: Pixels) -> int:
-    """Return the grey level to place a picture on: black if what is visible is bright, else white.
+    """Return the grey to put behind a transparent picture: black if it is bright, else white.
 
-    Text on transparency would otherwise vanish on a ground of its own colour.
+    On a ground of its own colour, text would vanish.
     """
     if picture.shape[2] == 3:
         return 255
@@ -143,7 +144,7 @@ def _tensor(picture: Pixels, meta: Mapping[str, Any]) -> Floats:
 def within(
     picture: Pixels, operations: Sequence[Sequence[Any]], most_side: int | None
 ) -> Sequence[Sequence[Any]]:
-    """Return the operations with `most_side` as the limit, if they would make a longer side."""
+    """Return the operations, changed so that no side of their result exceeds `most_side`."""
     height, width = picture.shape[:2]
     changed = []
     for name, parameters in operations:

@@ -181,9 +181,9 @@ class SegmentPipeline:
     async def run(self, payload: SegmentRequest, context: RequestContext) -> SegmentResult:
         """Decode the picture, run the network and render the result.
 
-        Raises InputError for a bad picture, an option that the model cannot follow or too large a
-        result, Overloaded, QuotaExceeded,
-        OSError, and the errors of CodecPool.submit() and RequestContext.infer().
+        Raises InputError for a bad picture, an option that the model does not support or a result
+        that is too large. Also raises Overloaded, QuotaExceeded, OSError, and the errors of
+        CodecPool.submit() and RequestContext.infer().
         """
         output = payload.output
         if self._foreground is not None and payload.labels:

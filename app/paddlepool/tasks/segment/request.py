@@ -49,7 +49,7 @@ def read_colour(text: str) -> Colour:
 
 
 def _lengths(text: str, pattern: re.Pattern[str], *counts: int) -> list[tuple[float, str]]:
-    """Read numbers with units, as many as one of `counts` says. Raises ValueError."""
+    """Read numbers with units. Raises ValueError unless one of `counts` is how many there are."""
     parts = text.replace(",", " ").split()
     matches = [match for part in parts if (match := pattern.fullmatch(part))]
     if len(parts) not in counts or len(matches) < len(parts):
@@ -115,8 +115,8 @@ class SegmentOptions(Options):
     """The options of `/segment`. Each is a parameter of the query or of the form.
 
     Percentages are numbers; in a query they are written `80%`. `position` has two percentages of
-    the free room: the part to the left of the subject, and the part above it. If `scale` or
-    `position` is None, the subject keeps its own of the picture.
+    the free room: the part to the left of the subject, and the part above it. If `scale` is None,
+    the subject keeps its size in the picture; if `position` is None, its place.
     """
 
     expected: ClassVar = {

@@ -31,7 +31,7 @@ class SemanticParameters(BaseModel):
 
     `labels` has the names of the classes, or is the name of a file of the version with one name on
     each line. `foreground` lists the classes that count, by number or name; without it, every class
-    except `background` counts. `output` is as for a matting model.
+    except `background` counts. `output` names the output with the labels; the default is the first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -107,7 +107,10 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
 
 
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Turn the network's mask (1, 1, h, w), which is finite, into the encoded result.
+    """Turn the model's output `mask`, which is finite, into the encoded result.
+
+    It is a mask (1, 1, h, w) of a matting model, else the labels or scores that pixel_labels()
+    reads.
 
     meta: shape of the picture and of the background (None without one), the options and limits,
     and foreground, which is None for a matting model, else the arguments of foreground_of().
@@ -141,7 +144,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
 
 
 def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Run every path once on a small picture, so that no request pays for a first call."""
+    """Run the usual steps once on a small picture, so that no request pays for a first call."""
     del meta, arrays, descriptors
     pixels = np.tile(np.arange(64, dtype=np.uint8)[:, None, None], (1, 64, 3))
     limits = PictureLimits()

@@ -12,7 +12,7 @@ from paddlepool.tasks.transforms.stages import prepare
 
 
 class PartComparison:
-    """How `paddlepool compare` measures a part: on pictures, prepared as its file says."""
+    """How `paddlepool compare` measures a part: on pictures, prepared by its inference.yml."""
 
     least_agreement = 0.95
 

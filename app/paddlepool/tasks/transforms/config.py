@@ -50,7 +50,7 @@ def _text(value: object) -> object:
 
 
 def _fraction(value: object) -> object:
-    """Return the number of "1./255.", which is how PaddleOCR writes its scale."""
+    """Return the number of a fraction such as "1./255.", as PaddleOCR writes a scale."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*/\s*([\d.]+)\s*", value)):
         return float(match[1]) / float(match[2])
     return value
@@ -141,7 +141,7 @@ class CropImage(Parameters):
 
 
 class CenterCrop(Parameters):
-    """PaddleX's crop of video frames to a square in the centre; see `do_round`.
+    """PaddleX: crop video frames to a square in the centre.
 
     `do_round` rounds the position of the square's corner instead of truncating it.
     """
@@ -168,11 +168,10 @@ class Normalize(Parameters):
 
 
 class DetResizeForTest(Parameters):
-    """PaddleOCR's detectors: limit a side, then round both to multiples of 32; or fix the size.
+    """PaddleOCR's detectors: resize to a limit on a side, or to a fixed size.
 
-    `image_shape` is the fixed (height, width). `resize_long` is the default of `limit_side_len`.
-    PaddleX takes it as an upper limit for PP-OCR detectors, and as a lower limit for others
-    (`detector_limit`).
+    `image_shape` is the fixed (height, width). Otherwise both sides become multiples of 32.
+    `resize_long` is the default of `limit_side_len`. detector_limit() sets other defaults.
     """
 
     limit_side_len: Side | None = None
@@ -244,7 +243,7 @@ class TextFromClasses(Parameters):
 
 
 class LabelMap(Parameters):
-    """The result is a class for each pixel: assumed for PaddleSeg's files, which name none."""
+    """The number of a class for each pixel. PaddleSeg's files name no operation; they mean this."""
 
 
 POSTPROCESS: dict[str, type[Parameters]] = {
@@ -276,7 +275,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class InferenceConfig:
-    """The content of an `inference.yml`. `shapes` maps the inputs that it names to shapes."""
+    """The content of an `inference.yml`. `shapes` maps the names of inputs to their shapes."""
 
     model_name: str
     operations: tuple[Operation, ...]
@@ -309,9 +308,9 @@ class InferenceConfig:
 def read_inference_config(text: str, *, paddlex_order: bool = True) -> InferenceConfig:
     """Read the text of an `inference.yml`.
 
-    PaddleX runs the operations in the order of OPERATIONS, whatever order the file has. Without
-    `paddlex_order`, the order of the file is kept. Raises ConfigError that names what is unknown or
-    wrong, and what to do.
+    PaddleX runs the operations in the order of OPERATIONS, not in that of the file. Without
+    `paddlex_order`, the order of the file is kept. Raises ConfigError, which names the fault and a
+    remedy.
     """
     try:
         document = yaml.safe_load(text)
@@ -383,7 +382,10 @@ def _operation(name: str, values: Any, model_name: str) -> Operation:
 
 
 def detector_limit(parameters: DetResizeForTest, model_name: str) -> DetResizeForTest:
-    """Return the parameters with the limit that PaddleX uses if the file names none."""
+    """Return the parameters with PaddleX's defaults for a limit that the file lacks.
+
+    These are an upper limit for PP-OCR detectors, and a lower limit for others.
+    """
     if _MAX_LIMIT_DETECTORS.fullmatch(model_name):
         side, kind = 960, "max"
     else:

@@ -44,7 +44,7 @@ def top_labels(
 
 
 def characters_of(character_dict: Sequence[str]) -> list[str]:
-    """Return the character of each class: the blank, those of the file, and a space."""
+    """Return the characters by class number: blank (empty), `character_dict`, space."""
     return ["", *character_dict, " "]
 
 
@@ -76,7 +76,7 @@ def text_from_best(
 def pixel_labels(output: NDArray[Any]) -> NDArray[Any]:
     """Return the label of each pixel, (h, w) of whole numbers, from the output of one picture.
 
-    That is labels (h, w) or (1, h, w) as whole numbers, or a score for each class (classes, h, w).
+    The output is labels (h, w) or (1, h, w) as whole numbers, or scores (classes, h, w).
     Raises ModelOutputInvalid for another output.
     """
     labels = output

@@ -16,7 +16,7 @@ def label_map(output: NDArray[Any], *, height: int, width: int) -> NDArray[Any]:
     """Return the label of each pixel of the picture, (height, width) uint8 or uint16.
 
     `output` is that of one picture: labels (1, h, w) or (1, 1, h, w) as whole numbers, or a score
-    for each class (1, classes, h, w). The nearest value is taken, as PaddleX does. Raises
+    for each class (1, classes, h, w). A pixel gets the nearest label, as in PaddleX. Raises
     ModelOutputInvalid for another output, and for labels below 0 or above 65,535.
     """
     labels = pixel_labels(output[0])

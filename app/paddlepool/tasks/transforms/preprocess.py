@@ -82,7 +82,10 @@ def resize(
     size_divisor: int | None,
     interp: str,
 ) -> Values:
-    """Resize to `target_size` (width, height), or to fit into it, rounded up to the divisor."""
+    """Resize to `target_size` (width, height); with `keep_ratio`, to fit into it.
+
+    Both sides are rounded up to multiples of `size_divisor`, if it is set.
+    """
     if isinstance(target_size, int):  # -1: the picture's own size
         return picture
     width, height = target_size
@@ -141,7 +144,7 @@ def det_resize_for_test(
     keep_ratio: bool,
     **_: Any,
 ) -> Values:
-    """Resize a page: to `image_shape` (height, width), or by the limit to multiples of 32.
+    """Resize a page to `image_shape` (height, width), or by a limit, with sides of multiples of 32.
 
     `min` enlarges a page whose shorter side is below the limit, `max` shrinks one whose longer side
     is above it, and `resize_long` always makes the longer side equal to it. A page of a few pixels

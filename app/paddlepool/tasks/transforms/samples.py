@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def sample_pictures(config: InferenceConfig) -> list[Sample]:
-    """Return pictures of the kind that the model is for: pages, lines of text, or photographs."""
+    """Return pictures of the kind that the model expects: pages, lines of text or photographs."""
     if isinstance(config.postprocess, BoxesFromMap):
         return [Sample(f"page of {wide} x {high}", page(wide, high)) for wide, high in PAGES]
     if isinstance(config.postprocess, TextFromClasses):
