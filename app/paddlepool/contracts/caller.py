@@ -24,7 +24,7 @@ class Caller:
     """Who sent a request, by API key or address: the unit of quotas and of fair queues.
 
     `name` is "key" and the number of its API key, or the client's address (for IPv6, its network).
-    It is empty if callers are not told apart. `quota` is None if nothing is limited.
+    It is empty if callers are not distinguished. `quota` is None if nothing is limited.
     `may_start`: whether the caller may start an instance group by naming it in a request.
     """
 

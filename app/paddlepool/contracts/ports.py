@@ -105,7 +105,7 @@ class Worker(Protocol[Request, Result]):
         """Return a descriptor that is readable when poll_reply() should be called."""
 
     def put(self, request: Request, /) -> None:
-        """Copy a request into the shared memory; at most one other request is under way."""
+        """Copy a request into the shared memory. At most one other request may be under way."""
 
     def send(self, request: Request, /) -> None:
         """Send the request that was put; it runs when the one under way has ended.
@@ -286,7 +286,7 @@ class ComposedPipeline(Pipeline, Protocol):
         """Return the payload for run() from the content of the sample request's file."""
 
     def answer_of(self, value: Any) -> Any:
-        """Convert the value that run() returned to JSON values, as an answer is stored."""
+        """Convert the value that run() returned to JSON values, the form of a stored answer."""
 
     def check(self, answer: Any, expected: Any) -> None:
         """Raise BackendError, which quotes both, if `answer` differs from the expected one."""

@@ -87,7 +87,10 @@ STRINGS = "object"
 
 
 def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return an object array of this shape with these items, which np.array() might convert."""
+    """Return an object array of this shape with these items.
+
+    np.array() might convert the items to another type.
+    """
     array = np.empty(len(items), object)
     array[:] = items
     return array.reshape(shape)

@@ -190,7 +190,7 @@ class DataPlane:
             return request, self._complete(served, context, outputs)
 
     def _complete(self, served: AnyModel, context: ModelContext, value: Any) -> RequestOutput:
-        """Call `stages_done` and the listener if the request ran jobs; return its output."""
+        """Return a request's output; if it ran jobs, call `stages_done` and `traffic_listener`."""
         seconds = context.stages
         order = dict.fromkeys((*STAGES, *seconds))  # a task may have other stages, too
         output = RequestOutput(
@@ -213,7 +213,7 @@ class DataPlane:
 
     @contextlib.contextmanager
     def _leased(self, model: str, version: int | None) -> Iterator[AnyModel]:
-        """Hold the model version and notify the listener."""
+        """Lease the model version in the block; tell `traffic_listener` when it begins and ends."""
         if (listener := self.traffic_listener) is not None:
             listener.began()
         try:
@@ -242,7 +242,7 @@ def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest
 
 
 def _reserve(served: AnyModel, context: ModelContext) -> AbstractContextManager[Reservation]:
-    """Hold a place for a request until its end. Raises Overloaded and ModelNotReady."""
+    """Hold a place in the queue for a request. Raises Overloaded and ModelNotReady."""
     if isinstance(served, ComposedModel):
         return served.reserve(context)
     return served.reserve(group=context.parts[WHOLE].group, deadline=context.deadline)

@@ -80,7 +80,7 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Yield the reasons why OpenVINO would narrow a result that depends on the input values."""
+    """Yield a reason for each result of 64 bits that OpenVINO would compute in 32 bits."""
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():
         kind, name = op.get_type_name(), op.get_friendly_name()
@@ -113,9 +113,10 @@ REPEATING = frozenset(
 
 
 def tables(model: Any) -> Mapping[str, int]:
-    """Map the name of each input of ids to the rows of the smallest table that the ids index.
+    """Map the name of each input that contains ids to the number of rows of its table.
 
-    Only tables of a fixed size are included.
+    The ids are indices of rows; of several tables, the smallest counts. Only tables of a fixed size
+    are included.
 
     OpenVINO reads zeros for an id that the table lacks; other frameworks raise an error.
     """

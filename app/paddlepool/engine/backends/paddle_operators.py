@@ -55,8 +55,8 @@ class Operator:
     `used` has one entry for each output: whether another operator reads it. `integer` is true
     if the first output has an integer type. In a legacy program `used` is empty and `integer` is
     false.
-    `source` names the input of the program whose values the first input repeats, as they are or
-    in another shape; it is empty for other values.
+    `source` is the name of the program's input whose values the operator's first input has,
+    perhaps in another shape. It is empty if the operator's first input has other values.
     """
 
     name: str
@@ -201,9 +201,10 @@ NO_PADDING = -1
 
 
 def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
-    """Map the name of each input of unchecked ids to the rows of the smallest table they index.
+    """Map the name of each input that contains unchecked ids to the number of rows of its table.
 
-    With `every`, ids that Paddle checks are included: other frameworks do not check them.
+    The ids are indices of rows; of several tables, the smallest counts. With `every`, ids that
+    Paddle checks are included: other frameworks do not check them.
     """
     rows: dict[str, int] = {}
     for op in operators:

@@ -35,9 +35,10 @@ class OnDemand:
         self._started: list[StartedGroup] = []  # least recently used first
 
     def use(self, group: StartedGroup) -> None:
-        """Mark a group as used, before each job. At a limit, stop others that are idle.
+        """Mark a group as used; call it before each job.
 
-        Raises Overloaded if that is not enough.
+        If the group would exceed a limit, other groups that are idle are stopped first. Raises
+        Overloaded if too few are idle.
         """
         if group in self._started:
             self._started.remove(group)

@@ -379,9 +379,9 @@ class Group:
         return predictor
 
     def _verify_again(self, *, low_priority: bool) -> None:
-        """Raise BackendError if what a process has just opened may not be what was verified.
+        """Raise BackendError if the files that a process has just opened may have changed.
 
-        Called after the process has read the files: a file that is overwritten later does no harm.
+        Called after the process has read the files: a later change of a file does no harm.
         """
         try:
             self.files.verify_again(low_priority=low_priority)

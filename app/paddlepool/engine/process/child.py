@@ -59,7 +59,7 @@ class ChildTimeout(ChildDied):
 
 
 def exit_reason(code: int | None) -> Restart:
-    """Return why a process that its Child did not kill has ended, from its exit code."""
+    """Return why a process has ended, from its exit code; its Child must not have killed it."""
     if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
     # SIGTERM ends a child that is still opening; later the child ignores it.
@@ -438,7 +438,7 @@ class Child:
             return [b"X"]
 
     def end_suspension(self) -> None:
-        """Leave the suspension for good."""
+        """Leave the suspension: it does not stop this process any more."""
         if self._suspension is not None:
             self._suspension.discard(self._process)
             self._suspension = None

@@ -129,7 +129,7 @@ def _code() -> Iterator[Path]:
     """Yield the paths of programs and libraries.
 
     The directory that contains the package is included only if the package is installed there with
-    other libraries (`pip install --user` or `--target`). In a checkout, it may also contain keys.
+    other libraries (`pip install --user` or `--target`). That of a checkout may contain keys.
     """
     yield from map(Path, (*_SYSTEM, *_DEVICES, sys.prefix, sys.base_prefix))
     yield from (Path("/proc", name) for name in _PROC)

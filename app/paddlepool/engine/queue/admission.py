@@ -62,7 +62,7 @@ class Reservation:
 
 
 def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
-    """Return the error of what needs more seconds than its deadline leaves."""
+    """Return the error of a job or request that needs more seconds than its deadline leaves."""
     return Overloaded(
         f"the queue needs about {needed:.2f} s, the deadline leaves {left:.2f} s",
         retry_after=retry_after,
@@ -72,10 +72,10 @@ def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
 
 
 def turns_ahead(waiting: Mapping[str, int], caller: str) -> int:
-    """Number of waiting turns, counted by caller, that come before the caller's next one.
+    """Return how many waiting requests are served before the next one of `caller`.
 
-    Callers take turns: if this caller has n waiting, these n come first, and up to n + 1 of each
-    other caller.
+    `waiting` has the number of them for each caller. Callers are served in rotation: if this caller
+    has n waiting requests, these n come first, and up to n + 1 of each other caller.
     """
     own = waiting.get(caller, 0)
     others = [count for name, count in waiting.items() if name != caller]

@@ -121,7 +121,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _prepare_for(self, jobs: int) -> None:
-        """Raise the error of close() if closed; dispatch queued jobs if `jobs` more do not fit."""
+        """Dispatch queued jobs if `jobs` more do not fit. Raises the error of close() if closed."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
@@ -199,8 +199,8 @@ class Batcher:
     def _consumer_with_room(self, jobs: list[Job]) -> Consumer | None:
         """Return a busy instance that may receive this batch early, or None.
 
-        Only a full batch with few bytes and a short run is sent early, and none of large requests
-        while there are small ones.
+        A batch is sent early only if it is full, has few bytes and runs for a short time. While
+        small requests arrive, a batch of large requests is not sent early.
         """
         full = jobs and sum(job.rows for job in jobs) >= self.max_rows
         if not full or sum(job.nbytes for job in jobs) > INLINE_BYTES:

@@ -186,8 +186,8 @@ class ShapeQueues:
         """Return the next batch of a queue, and whether it is full.
 
         If there are `spare` free instances, the queue's jobs are divided among them, too. Jobs of
-        small and of large requests share no batch, so that runs of small ones stay short; a batch
-        does not wait for more jobs while the others wait for it.
+        small and of large requests share no batch, so that runs of small ones stay short. If both
+        wait, the batch counts as full, so that neither kind waits for more jobs of the other.
         """
         limit = self._max_rows
         if spare > 0:
@@ -216,9 +216,10 @@ class ShapeQueues:
         return runs
 
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
-        """Number of runs until a job added now has run, its own included; infinite if unknown.
+        """Return the number of runs until a job that is added now has run, with its own run.
 
-        It is unknown while jobs of higher priority wait, or if runs wait for more rows.
+        It is infinite, because it is unknown, while jobs of higher priority wait, and if runs wait
+        for more rows.
         """
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf

@@ -1,4 +1,4 @@
-"""Rules of config.toml for the free axes of a model's inputs: equal sizes, and ragged rows."""
+"""Rules of config.toml for the free axes of inputs: equal sizes, and sizes that are padded."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ small request with a size of 1 on a ragged axis could take `step` times its byte
 
 
 def free_axes(inputs: Sequence[TensorSpec]) -> dict[str, tuple[str, int]]:
-    """Return the input and the number of each free axis, by its name in config.toml: `x.1`."""
+    """Map the name of each free axis in config.toml, such as `x.1`, to its input and number."""
     return {
         f"{spec.name}.{axis}": (spec.name, axis)
         for spec in inputs
@@ -27,8 +27,8 @@ def free_axes(inputs: Sequence[TensorSpec]) -> dict[str, tuple[str, int]]:
 class EqualAxes:
     """Input axes that must have the same size in a request, such as a text's ids and its mask.
 
-    Each axis is written `input.number`. Not every framework checks the sizes: one of them reads
-    past the end of the shorter tensor and returns outputs.
+    `groups` lists axes by their names, `input.number`. Not every framework checks the sizes: one
+    reads past the end of the shorter tensor and raises no error.
     """
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
@@ -43,7 +43,7 @@ class EqualAxes:
         self._groups = [[free[name] for name in group] for group in groups]
 
     def check(self, tensors: Tensors) -> None:
-        """Raise InvalidTensor if axes that must be equal differ; each tensor must already fit."""
+        """Raise InvalidTensor if axes that must be equal differ. The tensors must fit the model."""
         for group in self._groups:
             sizes = {(name, axis): tensors[name].shape[axis] for name, axis in group}
             if len(set(sizes.values())) > 1:
@@ -87,7 +87,7 @@ class RaggedAxes:
                 )
 
     def padded_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of an input after padding; the tensor need not fit the model."""
+        """Return the shape of an input after padding; `shape` need not fit the model."""
         if name not in self._steps:
             return shape
         sizes = list(shape)
@@ -106,7 +106,10 @@ class RaggedAxes:
         )
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise InvalidTensor if a size exceeds the maximum of its axis; shapes must fit."""
+        """Raise InvalidTensor if a size exceeds the maximum of its axis.
+
+        The shapes must fit the model.
+        """
         for name, steps in self._steps.items():
             for axis, (_, limit) in steps.items():
                 if (size := shapes[name][axis]) > limit:

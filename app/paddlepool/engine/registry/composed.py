@@ -119,9 +119,10 @@ class ComposedModel(Leased):
     def _check_room_and_time(self, context: ModelContext, caller: str) -> None:
         """Raise Overloaded without room or time for a request.
 
-        As many requests find room as jobs in the group of the first part. The estimated wait adds,
-        for each part, the jobs that are queued or running there, and the usual work of this request
-        and of each request ahead of it that has not reached the part yet.
+        The limit on requests is the number of jobs that the first part's group may hold. The
+        estimated wait is a sum over the parts. Each part adds the seconds of its queued and running
+        jobs, and the usual seconds of this request and of the requests ahead that have not reached
+        the part yet.
         """
         callers = Counter(self._requests.values())
         ahead = turns_ahead(callers, caller)
@@ -148,7 +149,7 @@ class ComposedModel(Leased):
             raise too_slow(wait, left, retry_after=wait)
 
     def record(self, completed: Mapping[str, CompletedRuns]) -> None:
-        """Learn from an answered request how long each part works on one request."""
+        """Update the average seconds that each part works on a request, from an answered one."""
         for part, runs in completed.items():
             seconds = sum(
                 result.infer_seconds * rows / result.batch_rows

@@ -16,7 +16,7 @@ Newest = Mapping[str, AnyModel | None]
 
 
 def composed_itself(part: str, name: str) -> ConfigError:
-    """Return the error about a part whose model `name` has parts."""
+    """Return the error about a part whose model, `name`, is itself composed."""
     return ConfigError(f"its part {part}, model {name}, is composed itself")
 
 
@@ -61,7 +61,10 @@ class Composer:
         return model
 
     def _part(self, files: ComposedFiles, part: str, instead: Newest) -> ServedModel:
-        """Return the version that serves a part: the newest. Raises ConfigError."""
+        """Return the version for a part: that of `instead`, else the newest that is served.
+
+        Raises ConfigError if there is none or it is composed.
+        """
         name = files.config.parts[part]
         served = instead[name] if name in instead else self._newest(name)
         if served is None:
@@ -77,9 +80,9 @@ class Composer:
         part: AnyModel | None,
         required: bool,
     ) -> ComposedModel | None:
-        """Return a composed model on another version, `part`, of the model `name`.
+        """Build a composed model again, with `part` as the version of the model `name`.
 
-        If that fails, raises BackendError, or returns None if the model is not `required`.
+        If that fails, raises BackendError if the composed model is `required`, else returns None.
         """
         files, instead = model.files, {name: part}
         try:

@@ -193,7 +193,7 @@ class ServedModel(Leased):
         return [self._checked(inputs) for inputs in jobs]
 
     def nbytes(self, jobs: Sequence[Tensors]) -> int:
-        """Return the bytes of jobs after padding, before they are checked."""
+        """Return the bytes that jobs have after padding; they need not be checked."""
         return sum([self._ragged.nbytes(inputs) for inputs in jobs])
 
     def portion(self, group: str) -> int:
@@ -249,7 +249,7 @@ class ServedModel(Leased):
             raise
 
     def load_of(self, group: str) -> tuple[int, int, float]:
-        """Return a group's places, its processes, and the seconds until its present jobs end.
+        """Return a group's maximum of jobs, its processes, and the seconds until its jobs end.
 
         Raises InvalidParameter, ModelNotReady, and Overloaded if the group may not start now.
         """

@@ -177,7 +177,7 @@ class ModelRegistry:
             return *config.version_policy.choose(published), bool(config.parts)
 
     async def _replace(self, model: AnyModel) -> None:
-        """Serve the model in place of the same version.
+        """Serve the model in place of the served version with its number, if any.
 
         Raises ModelNotReady if the registry is closed, and what _publish() raises; the model is
         then closed.

@@ -30,9 +30,9 @@ class PartOfRequest(NamedTuple):
 class CompletedRuns:
     """What is known of the runs of a request on one part.
 
-    A request may have many calls of infer(), so only one run keeps its tensors: `inputs` and
-    `outputs` are those of a run that was drawn, each with the same probability. The `results` have
-    no outputs; `rows` are the rows of each.
+    A request may call infer() many times, so only one run keeps its tensors: `inputs` and `outputs`
+    are those of a run that is drawn at random. The `results` have no outputs; `rows` has the number
+    of rows of each.
     """
 
     rows: list[int] = field(default_factory=list)

@@ -47,8 +47,8 @@ def choose_samples(
 ) -> list[Sample]:
     """Return samples from the files if any are named, else the task's, else the self-test's input.
 
-    Files of arrays (.npz) go with every model, others only with a task that reads them. Raises
-    ConfigError if the files cannot be read, do not go with the model or hold no input, or if the
+    Files of arrays (.npz) fit every model, others only a task that reads them. Raises
+    ConfigError if the files cannot be read, do not fit the model or hold no input, or if the
     self-test's input is too small to measure anything on it. Also raises the errors of the task's
     samples().
     """

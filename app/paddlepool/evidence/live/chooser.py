@@ -289,10 +289,10 @@ def _race(
     *,
     exact: bool,
 ) -> tuple[Candidate, bool, proof.Verdict | None]:
-    """Let a candidate and the first group take turns with the same inputs.
+    """Run a candidate and the first group alternately on the same inputs; compare their times.
 
-    `counts` are their numbers of processes in service, the candidate's first. A group's time is the
-    mean over its processes that run at once, divided by its number in service. Returns the
+    `counts` has the number of processes of each group in service, the candidate's first. The time
+    of a group is the mean over the processes that run at once, divided by that number. Returns the
     candidate's result, whether it is final, and the verdict of judge(), None if it was not called.
 
     With `exact`, stops if the groups' outputs for the golden input differ by more than
