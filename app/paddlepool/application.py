@@ -171,8 +171,9 @@ def build_application(
 def enabled_apis(settings: PluginSettings, tasks: Container[str]) -> tuple[CompatibleApi, ...]:
     """Return the enabled compatible APIs: the server's own, then those of other packages.
 
-    If PADDLEPOOL_COMPATIBLE_APIS is unset, all are enabled. Raises ConfigError if it names one that
-    does not exist, if two have the same name, or if one cannot be loaded or has no task.
+    If PADDLEPOOL_COMPATIBLE_APIS is unset, all are enabled. The server's own APIs are left out if
+    `tasks` lacks their task. Raises ConfigError if the setting names an API that does not exist, if
+    two APIs have the same name, or if one of another package cannot be loaded or has no task.
     """
     words = [word.partition("=") for word in settings.compatible_apis]
     declared = declarations(

@@ -1,6 +1,7 @@
 """The names that a task's function in a codec process imports (docs/new-task.md).
 
-They stay as docs/stability.md promises. `paddlepool.plugin` has those for the server's own process.
+docs/stability.md says how long they stay. `paddlepool.plugin` has the names for code that runs in
+the server's own process.
 """
 
 from paddlepool.contracts import errors

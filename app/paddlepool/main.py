@@ -64,10 +64,11 @@ def create_app(
     registry: ModelRegistry | None = None,
     tasks: Mapping[str, Task] | None = None,
 ) -> FastAPI:
-    """Build the application. Its lifespan starts to load models, and the socket opens meanwhile.
+    """Build the application.
 
-    `tasks` are the tasks by name; None means those of load_tasks(). `settings` include the settings
-    that they declare (paddlepool.tasks.task.settings_class).
+    Its lifespan starts to load the models; the socket opens before they are loaded. `tasks` are the
+    tasks by name; None means those of load_tasks(). `settings` include the settings that they
+    declare (paddlepool.tasks.task.settings_class).
 
     Raises ConfigError if the model repository or the key file cannot be read, the key file has no
     key, the settings name a task or a picture format that does not exist, a task or a compatible

@@ -1,6 +1,6 @@
 """The names that a package with a task or a compatible API imports (docs/new-task.md).
 
-They stay as docs/stability.md promises; every other module of `paddlepool` may change. Functions
+docs/stability.md says how long they stay; every other module of `paddlepool` may change. Functions
 that run in a codec process import `paddlepool.codec` instead, which loads no web framework.
 """
 

@@ -1,4 +1,4 @@
-"""Open a composed model for a command: seal a version, or test it with its sample request."""
+"""Opens a composed model for a command, to seal a version or to test it with its sample."""
 
 import asyncio
 import json
@@ -28,9 +28,10 @@ DRAIN_SECONDS = 5.0
 def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
     """Answer the sample request in a directory MODEL/VERSION and write its manifest.
 
-    The directory holds one file, the sample. Returns the answer, which is written beside it. Raises
-    ExportError, and the errors of the parts and of the request. The answer must pass the pipeline's
-    check after it was stored as JSON, as it must when the model is served.
+    The directory holds one file, the sample. Returns the answer, which is written beside it. The
+    pipeline's check must accept the answer after a conversion to JSON and back, because a server
+    compares with the stored answer. Raises ExportError, and the errors of the parts and of the
+    request.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if (directory / MANIFEST).exists():
@@ -62,7 +63,7 @@ def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
 async def _answer(
     repository: ModelRepository, files: ComposedFiles, sample: bytes
 ) -> tuple[Any, str]:
-    """Return the answer and its JSON text."""
+    """Answer the sample request; return the answer and its JSON text. Raises as seal_composed()."""
     async with opened_parts(repository, files) as model:
         answer = await model.answer(sample)
         try:

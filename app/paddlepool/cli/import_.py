@@ -1,4 +1,4 @@
-"""`paddlepool import`: publish a model that was exported elsewhere, as it was downloaded.
+"""`paddlepool import`: publish a downloaded model that was exported elsewhere.
 
 `paddlepool import SOURCE` publishes every folder with an inference.yml, as PaddleX, PaddleOCR,
 PaddleClas and PaddleSeg write it. `paddlepool import MODEL FILE` publishes U²-Net from a file.
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print the heading of a model and a table of what was understood."""
+    """Print the first fact as a heading, and the others as a table below it."""
     (name, head), *rows = facts
     print(f"{name}: {head}")
     if rows:

@@ -198,7 +198,10 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _verified(repository: ModelRepository, name: str, version: int, *, run: bool) -> str:
-    """Verify a version, and `run` its self-test. Raises the errors of either."""
+    """Verify a version and, if `run`, run its self-test; return the result as a phrase.
+
+    Raises the errors of reading the version and of the self-test.
+    """
     if repository.config(name).parts:
         from paddlepool.cli.composed import tested  # imports the server
 

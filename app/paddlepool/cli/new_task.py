@@ -1,6 +1,7 @@
 """`paddlepool new-task`: write a package with a task of your own, to be changed.
 
-It classifies pictures, and has tests and the export of a small model. Its README has the commands.
+The task classifies pictures. The package also has tests, and a script that exports a small model;
+its README lists the commands.
 """
 
 import argparse

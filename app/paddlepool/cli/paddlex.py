@@ -62,7 +62,7 @@ ROWS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A published version, and the lines that say what was understood of the model.
+    """A published version, and the facts about the model as lines of two texts, for display.
 
     `kind` is the operation after the model; None for a composed model.
     """
@@ -91,7 +91,10 @@ def model_folders(root: Path) -> list[Path]:
 
 
 def model_name(config: InferenceConfig, folder: Path, chosen: str | None = None) -> str:
-    """Return the `chosen` name, else the file's in lower case with hyphens. Raises ConfigError."""
+    """Return the `chosen` name, else that of the file (or folder) in lower case with hyphens.
+
+    Raises ConfigError if no model can have this name.
+    """
     own = config.model_name or folder.name
     name = chosen or own.lower().replace("_", "-").replace(".", "-")
     if not MODEL_NAME.fullmatch(name):
@@ -183,7 +186,7 @@ def _facts(
     files: Sequence[str],
     source: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what was understood of a model, and how it was sealed on `pictures`."""
+    """Yield the facts about a model that its files state, and how it was sealed on `pictures`."""
     after = config.postprocess
     if source:
         yield "source", source
@@ -237,7 +240,10 @@ def _candidates(folder: Path) -> Iterator[Path]:
 def _realistic_shapes(
     config: InferenceConfig, shapes: Sequence[tuple[int, ...]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of the samples; for a recogniser, those of a few lines."""
+    """Yield the shapes of inputs to warm up: those of the samples.
+
+    For a recogniser of text they are the narrowest line, one of twice its width, and ROWS lines.
+    """
     line = next(
         (s.parameters for s in config.operations if isinstance(s.parameters, RecResizeImg)), None
     )
@@ -260,9 +266,9 @@ def import_source(
     text: str = "",
     licence: str = "",
 ) -> Iterator[Imported]:
-    """Publish every model of a source, and yield what was understood of each.
+    """Publish every model of a source, and yield an Imported for each.
 
-    opened_source() says what a source is. `text` describes the source in manifests. A detector and
+    opened_source() defines a source. `text` describes the source in manifests. A detector and
     a recogniser of text become the parts of a composed model. Raises the errors of opened_source()
     and import_folder(), and ConfigError for a `name` with several models.
     """

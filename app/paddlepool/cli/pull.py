@@ -107,7 +107,10 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
 
 def _pull_ocr(repository: Path, *, timeout: float) -> None:
-    """Publish the models that read text, unless `ocr` has a version. Raises as import_source()."""
+    """Publish the models that read text, unless `ocr` has a version.
+
+    Raises as import_source() does.
+    """
     if (repository / OCR).is_dir() and (versions := ModelRepository(repository).versions(OCR)):
         print(f"{repository / OCR / str(versions[0])} is there already")
         return

@@ -139,7 +139,7 @@ def _log_formatter(log_format: str, replica: str) -> logging.Formatter:
 def main() -> int:
     """Serve as a child process of another program.
 
-    Ends when standard input closes, which the end of that program causes at the latest.
+    Ends when standard input closes: the parent may close it, and its end closes it in any case.
     """
     parser = argparse.ArgumentParser()
     configure(parser)

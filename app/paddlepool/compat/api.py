@@ -37,8 +37,8 @@ def text_bytes(settings: Settings) -> int:
 class CompatibleApi:
     """One compatible API of one task. APIs with the same name are enabled together.
 
-    `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. `reply` and `body`,
-    the content by media type, are for the OpenAPI document; `body` is None if the endpoint's
+    `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. For the OpenAPI
+    document, `reply` and `body` map media types to content; `body` is None if the endpoint's
     signature declares it. `more` has the arguments of `add_api_route` for a second route. `info`
     returns additional members for `/info`. `paths` maps other paths of the server, such as
     `/sentiment`, to paths of this API. The mapping applies only to clients whose User-Agent
@@ -96,10 +96,10 @@ HEALTH = {"path": "/health", "endpoint": health, "include_in_schema": False}
 async def run_segment(
     services: Services, routing: Routing, parse: Callable[[], tuple[SegmentRequest, T]], size: int
 ) -> tuple[SegmentResult, dict[str, str], T]:
-    """Run a segment request, which `parse` reads once the request has a place in the queue.
+    """Run a segment request; `parse` builds it after the request has a place in the queue.
 
-    `parse` reads `size` bytes. Return the result, the reply's headers and `parse`'s second value.
-    Raises the errors of `parse`, of Routing.options() and of DataPlane.run().
+    `parse` reads a body of `size` bytes. Returns the result, the reply's headers and the second
+    value of `parse`. Raises the errors of `parse`, of Routing.options() and of DataPlane.run().
     """
     parsed: list[T] = []
 

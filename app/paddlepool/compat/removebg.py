@@ -248,7 +248,7 @@ def _normalised(value: object) -> Any:
 
 
 def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
-    """Return the request that the fields describe, and whether the reply has an X-Type.
+    """Return the request that the fields describe; true if its reply has the header X-Type.
 
     Undocumented and empty fields are ignored. Raises InputError, whose message names the field.
     """

@@ -1,7 +1,7 @@
 """Reduces the scores of a recogniser of text to the best class of each step, inside its program.
 
-PP-OCRv5 has 18,385 classes, so a step is 73,540 bytes of scores, or 8 bytes of its best class. The
-weights stay as they are.
+PP-OCRv5 has 18,385 classes: a step has 73,540 bytes of scores, but its best class and the score of
+that class have 8 bytes. The weights stay as they are.
 """
 
 import shutil

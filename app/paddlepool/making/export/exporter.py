@@ -250,8 +250,8 @@ def export_version(
     """Build and publish a version and return its directory.
 
     If `version` is None, the new version gets the next number. A model without a config.toml gets
-    the default one for its network, chosen by measurements. Raises ExportError. A failure leaves no
-    incomplete version that a server could find.
+    that of its recipe. Raises ExportError. A failure leaves no incomplete version that a server
+    could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")

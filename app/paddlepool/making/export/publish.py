@@ -90,7 +90,7 @@ def _sync(path: Path) -> None:
 def published_version(model: Path, sha256: str, description: str = "") -> Path | None:
     """Return the version of `model` built from the weights file with this sha256, or None.
 
-    With `description`, its inference.yml has that sha256, too.
+    If `description` is not empty, it is the sha256 that the version's inference.yml must have.
     """
     for number in version_numbers(model):
         try:
@@ -149,7 +149,10 @@ def write_manifest(
 
 
 def write_composed_manifest(directory: Path, *, sample: str, answer: str, origin: Origin) -> None:
-    """Write the manifest of a composed model's version. Call it when all files are written."""
+    """Write the manifest of a composed model's version. Call it when all files are written.
+
+    `sample` and `answer` are the names of the files with the sample request and its answer.
+    """
     manifest = {"format": COMPOSED_FORMAT, "sample": sample, "answer": answer}
     replace_manifest(directory, manifest | _contents(directory, asdict(origin)))
 

@@ -315,7 +315,7 @@ class _Trials:
         ) from self.refusal
 
     def _highest(self, name: str, shapes: Shapes) -> int:
-        """Return the end (exclusive) of an input's accepted integers; IMPOSSIBLE if it has none."""
+        """Return the bound below which an input accepts any integer; IMPOSSIBLE if it has none."""
         before = self._below[name]
 
         def accepted(end: int) -> bool:

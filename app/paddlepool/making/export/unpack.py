@@ -1,4 +1,4 @@
-"""Opens what holds model folders: a directory, an archive, a wheel, or an address of a source."""
+"""Opens a source of model folders: a directory, an archive, a wheel, or an address of a hub."""
 
 import re
 import tarfile
@@ -25,7 +25,7 @@ REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A directory with the files of a source. `sha256` is that of an archive, else empty."""
+    """A directory with the files of a source; `sha256` is the archive's digest, else empty."""
 
     root: Path
     sha256: str = ""
@@ -71,8 +71,8 @@ def unpack(
 ) -> None:
     """Unpack the regular files of a .zip, .whl or .tar file, compressed or not, into `folder`.
 
-    Links and devices are left out. Raises ConfigError for a damaged archive, one that unpacks to
-    more than the limits, and one with a name that leads out of `folder`.
+    Links and devices are left out. Raises ConfigError if the archive is damaged, unpacks to more
+    than the limits, or has a name that leads out of `folder`.
     """
     folder.mkdir()
     left_bytes, left_files = most_bytes, most_files

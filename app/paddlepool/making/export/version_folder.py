@@ -1,4 +1,4 @@
-"""Finds the program in a version directory, which may be a folder as it was downloaded."""
+"""Finds the program in a version directory, which may be an unchanged downloaded folder."""
 
 import json
 import os

@@ -264,7 +264,7 @@ DIRECTORY = Path(__file__).parent / "ranges"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedRanges(Strict):
-    """Ranges for the weights with one sha256, shipped with the package, and their origin.
+    """Ranges that the package contains for the weights with one sha256, and their origin.
 
     `python -m training.u2netp.int8_ranges` measures them.
     """
@@ -348,7 +348,7 @@ that may become float."""
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return the ranges with the layers `floats` left in float, too; their inputs stay float."""
+    """Return ranges that also leave the layers `floats`, and their inputs, in float."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)

@@ -35,7 +35,7 @@ class BertConfig:
 class SelfAttention(nn.Layer):
     """Multi-head attention of `asking` [N,Q,hidden] over `x` [N,L,hidden] to [N,Q,hidden].
 
-    `bias` [N,1,1,L] is added to the scores.
+    Queries come from `asking`, keys and values from `x`. `bias` [N,1,1,L] is added to the scores.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -67,7 +67,8 @@ class SelfAttention(nn.Layer):
 class EncoderLayer(nn.Layer):
     """Attention and feed-forward, each followed by residual addition and layer norm.
 
-    Computes only the positions of `asking` [N,Q,hidden], all or a part of `x` [N,L,hidden].
+    `x` [N,L,hidden] has all positions. Only those of `asking` [N,Q,hidden] are computed: all
+    positions of `x`, or some of them.
     """
 
     def __init__(self, config: BertConfig) -> None:

@@ -112,7 +112,7 @@ class InstanceGroup(_Table):
 
 
 class Warmup(_Table):
-    """Input shapes of one run before READY, by input name, batch axis included."""
+    """The input shapes of one warm-up run, by input name; they include the batch axis."""
 
     shapes: dict[str, tuple[Annotated[int, Field(ge=1)], ...]]
 
@@ -323,7 +323,7 @@ class ModelConfig(_Table):
         return None
 
     def base_of(self, name: str) -> str | None:
-        """Return the group that `name` is compared with; None for the default group without one."""
+        """Return the group that `name` is compared with; None for a default group without one."""
         base = self.group(name).base or self.default_group
         return None if base == name else base
 

@@ -264,7 +264,7 @@ class ModelRepository:
 def _faults_of_system() -> Iterator[None]:
     """Replace a ManifestError by the OSError that caused it, if its errno is not in FAULTS.
 
-    The system causes such an error, and it may pass; errors in FAULTS are the model's.
+    Errors in FAULTS are faults of the model's files. Others come from the system and may pass.
     """
     try:
         yield

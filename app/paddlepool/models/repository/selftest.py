@@ -247,7 +247,7 @@ def shapes_of(tensors: Tensors) -> str:
 
 
 def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
-    """Return why times measured on the self-test's input tell nothing; "" if they tell something.
+    """Return why times measured on the self-test's input mean nothing; empty if they are usable.
 
     An older Paddlepool sealed programs with size 1 on each free axis: one pixel, for example.
     """

@@ -1,7 +1,7 @@
 """The table of routes, the route class of task endpoints, and the parameters that these share.
 
 The middleware needs a path's route for the body limit, the form of errors and the labels of
-metrics, so it asks the table first. FastAPI builds the OpenAPI document from a task endpoint's
+metrics, so it looks the route up first. FastAPI builds the OpenAPI document from a task endpoint's
 signature but does not handle its requests: resolving the signature takes longer than a short text
 spends in the queue. Validation errors have the same form as FastAPI's.
 """

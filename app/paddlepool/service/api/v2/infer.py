@@ -233,7 +233,7 @@ async def sample(request: Request, model: str, version: int | None) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """A request's outputs and their origin, and the form, model (or task) and version to reply."""
+    """The outputs of a request, the form of the reply, and the model (or task) that it names."""
 
     outputs: Tensors
     form: ReplyForm

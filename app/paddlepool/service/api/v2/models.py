@@ -332,7 +332,7 @@ async def all_stats(services: ServicesDep) -> dict[str, Any]:
 
 
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
-    """Statistics of every served version of the model, newest first; a task has its model's."""
+    """Statistics of each served version, newest first; a task has those of its model."""
     own: dict[str, Any] = {}
     if task_named(services, model, version) is not None:
         own = {"name": model, "version": str(VERSION)}
