@@ -327,6 +327,7 @@ def _seal(args: argparse.Namespace) -> int:
         sealed = seal(
             directory,
             open_predictor=ProcessBackend(),
+            agreement_of=agreement_of,
             real_inputs=args.inputs,
             shapes=args.shapes,
             source=args.source,

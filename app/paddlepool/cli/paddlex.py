@@ -28,7 +28,7 @@ from paddlepool.models.repository.files import write_atomically
 from paddlepool.models.repository.manifest import ONNX_SUFFIX, read_contents
 from paddlepool.models.repository.selftest import shapes_of
 from paddlepool.tasks.codecs.encode import encode
-from paddlepool.tasks.task import load_tasks
+from paddlepool.tasks.task import agreement_of, load_tasks
 from paddlepool.tasks.transforms.config import (
     FILE,
     BoxesFromMap,
@@ -146,8 +146,6 @@ def import_folder(
             pipeline=TASKS[kind][0],
             # A batch of pages takes as long as its pages one by one.
             max_batch_size=ROWS if isinstance(config.postprocess, TopK | TextFromClasses) else 1,
-            # With bfloat16, 9 % of the columns of printed lines had another character.
-            lower_precision=kind is not TextFromClasses,
             warmup=list(dict.fromkeys(_realistic_shapes(config, [t.shape for t in tensors]))),
         )
         sealed = seal(
@@ -155,6 +153,7 @@ def import_folder(
             open_predictor=ProcessBackend(),
             real_inputs=tensors,
             usage=usage,
+            agreement_of=agreement_of,
             source=source,
             licence=licence,
         )

@@ -58,26 +58,31 @@ def largest_difference(actual: Tensors, expected: Tensors) -> float:
 
     It is infinite if an output is missing, shapes differ or a difference is NaN.
     """
-    return _worst(actual, expected, lambda gaps: gaps.max(initial=0.0))
+    return _worst(actual, expected, lambda gaps, _: float(gaps.max(initial=0.0)))
 
 
 def mean_difference(actual: Tensors, expected: Tensors) -> float:
     """Return the largest of the outputs' mean absolute differences.
 
-    It is infinite if an output is missing, shapes differ or a difference is NaN.
+    Of whole numbers it is the share that differs, because classes have no distance. It is infinite
+    if an output is missing, shapes differ or a difference is NaN.
     """
-    return _worst(actual, expected, lambda gaps: gaps.mean() if gaps.size else 0.0)
+
+    def mean(gaps: NDArray[np.float64], kind: str) -> float:
+        return float((gaps if kind == "f" else gaps != 0).mean()) if gaps.size else 0.0
+
+    return _worst(actual, expected, mean)
 
 
 def _worst(
-    actual: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64]], float]
+    actual: Tensors, expected: Tensors, measure: Callable[[NDArray[np.float64], str], float]
 ) -> float:
     worst = 0.0
     for name, reference in expected.items():
         array = actual.get(name)
         if array is None or array.shape != reference.shape:
             return math.inf
-        measured = float(measure(absolute_differences(array, reference)))
+        measured = float(measure(absolute_differences(array, reference), reference.dtype.kind))
         worst = max(worst, math.inf if math.isnan(measured) else measured)
     return worst
 

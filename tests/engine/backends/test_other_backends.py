@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlepool.contracts.errors import BackendError, ConfigError, RunRefused
+from paddlepool.contracts.errors import BackendError, BackendUnavailable, ConfigError, RunRefused
 from paddlepool.contracts.tensors import largest_difference
 from paddlepool.engine.backends import BACKENDS
+from paddlepool.engine.backends.handler import check_bfloat16
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
@@ -163,19 +164,35 @@ def test_what_this_machine_cannot_do_is_refused(
         pass
 
 
-def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles) -> None:
+BFLOAT16 = ["paddle_inference", pytest.param("openvino", marks=needs_converter)]
+
+
+@pytest.mark.parametrize("backend", BFLOAT16)
+def test_bfloat16_is_another_computation_or_refused(tiny: ModelFiles, backend: str) -> None:
     """Where the processor has it, outputs differ by more than rounding and by less than 2 %."""
     test = tiny.selftest()
     if not FAST_BFLOAT16:
         with (
             pytest.raises(BackendError, match="no fast bfloat16"),
-            opened_group(tiny, "paddle_inference", bfloat16=True),
+            opened_group(tiny, backend, bfloat16=True),
         ):
             pass
         return
-    with opened_group(tiny, "paddle_inference", bfloat16=True) as predictor:
+    with opened_group(tiny, backend, bfloat16=True) as predictor:
         drift = largest_difference(predictor.run(test.inputs, timeout=PATIENCE), test.outputs)
     assert 1e-5 < drift < 2e-2
+
+
+@pytest.mark.parametrize("name", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_bfloat16_is_refused_if_its_instructions_are_forbidden(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frameworks look only at the processor."""
+    monkeypatch.setenv(name, "avx512_core_bf16")
+    check_bfloat16(supported=True)
+    monkeypatch.setenv(name, "avx2")
+    with pytest.raises(BackendUnavailable, match=f"{name}=avx2 forbids"):
+        check_bfloat16(supported=True)
 
 
 class Opened:

@@ -1,6 +1,8 @@
 """The golden test of a version: what may be in it, and what it finds."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -28,9 +30,10 @@ X = np.ones((1, 2), np.float32)
 NONE = np.zeros((0, 4), np.int64)
 
 
-def answering(outputs: Mapping[str, Array]) -> Any:
-    """A predictor that always gives the same; only run() is ever called here."""
-    return Mock(**{"run.return_value": outputs})
+def answering(*outputs: Mapping[str, Array]) -> Any:
+    """A predictor whose runs return these outputs in turn; only run() is ever called here."""
+    runs = cycle(outputs)
+    return Mock(run=lambda *_, **__: next(runs))
 
 
 def written(
@@ -154,6 +157,24 @@ def test_what_exceeds_its_budget_is_refused(
 ) -> None:
     with pytest.raises(BackendError, match=named):
         judged(budget).check(answering({"mask": mask.astype(np.float32)}), timeout=1)
+
+
+def test_the_agreement_is_that_of_real_inputs(tmp_path: Path) -> None:
+    """What a model sees in noise changes with every rounding; its numbers must be finite."""
+    case = Case(inputs={"x": np.ones_like(X)}, outputs={"mask": DISC})
+    test = replace(judged({"agreement": 0.95}), more=(case,))
+
+    predictor = answering({"mask": DISC}, {"mask": 1 - DISC})
+    with pytest.raises(BackendError, match="the agreement"):
+        test.check(predictor, timeout=1)
+    real = replace(test, real=1)
+    real.check(predictor, timeout=1)
+    with pytest.raises(BackendError, match="self-test"):
+        real.check(answering({"mask": DISC}, {"mask": np.full_like(DISC, np.nan)}), timeout=1)
+    with pytest.raises(BackendError, match="the agreement"):
+        real.check(answering({"mask": 1 - DISC}, {"mask": DISC}), timeout=1)
+    write_selftest(tmp_path, real)
+    assert read_selftest(tmp_path, INPUTS, (MASK,)).real == 1
 
 
 @pytest.mark.parametrize("program", ["int8", None])

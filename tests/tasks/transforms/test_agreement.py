@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paddlepool.contracts.ports import ServedModelInfo
-from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.tasks.task import agreement_of, comparison_of
 
 DETECTOR = """
@@ -19,29 +19,53 @@ PostProcess: {name: CTCLabelDecode, character_dict: [a, b]}
 """
 
 
-def model(directory: Path, text: str) -> ServedModelInfo:
+def model(directory: Path, text: str, *, outputs: int = 1) -> ServedModelInfo:
     (directory / "inference.yml").write_text(text, "utf-8")
     one = (TensorSpec("x", "float32", (-1, 3, -1, -1)),)
-    out = (TensorSpec("y", "float32", (-1, -1, -1)),)
+    out: tuple[TensorSpec, ...] = (TensorSpec("y", "float32", (-1, -1, -1)),)
+    if outputs == 2:
+        out = (TensorSpec("y", "int32", (-1, -1)), TensorSpec("score", "float32", (-1, -1)))
     return ServedModelInfo(name="part", version=1, directory=directory, inputs=one, outputs=out)
 
 
 def test_maps_agree_by_the_area_above_the_threshold(tmp_path: Path) -> None:
     agreement = agreement_of(model(tmp_path, DETECTOR))
     assert agreement is not None
-    area = {"y": np.array([0.9, 0.4, 0.2, 0.0])}
-    assert agreement(area, {"y": np.array([0.35, 0.8, 0.9, 0.1])}) == pytest.approx(2 / 3)
-    assert agreement({"y": np.zeros(4)}, {"y": np.zeros(4)}) == 1.0
+    line = {"y": areas((slice(4, 14), slice(4, 24)))}
+    moved = {"y": areas((slice(6, 16), slice(6, 26)))}
+    assert agreement(line, moved) == 1.0
+    two = {"y": areas((slice(4, 14), slice(4, 24)), (slice(20, 30), slice(4, 24)))}
+    assert agreement(line, two) == agreement(two, line) == pytest.approx(2 / 3)
+    below = {"y": areas((slice(4, 14), slice(4, 24)), value=0.25)}
+    assert agreement(line, below) == 0.0
+    assert agreement(below, below) == 1.0
 
 
-def test_classes_agree_where_there_is_a_character(tmp_path: Path) -> None:
-    """Columns without a character on either side, most of a line, do not count."""
-    agreement = agreement_of(model(tmp_path, RECOGNISER))
+def areas(*places: tuple[slice, slice], value: float = 1.0) -> Array:
+    """A map of `value` in these places, and 0 elsewhere."""
+    result = np.zeros((1, 1, 32, 32), np.float32)
+    for rows, columns in places:
+        result[0, 0, rows, columns] = value
+    return result
+
+
+@pytest.mark.parametrize("scores", [True, False], ids=["scores", "best classes"])
+def test_texts_agree_by_their_characters(tmp_path: Path, scores: bool) -> None:
+    """Where a character stands in its line does not count, nor how many steps it takes."""
+    agreement = agreement_of(model(tmp_path, RECOGNISER, outputs=1 if scores else 2))
     assert agreement is not None
-    classes, reference = [0, 0, 0, 1, 2, 0], [0, 0, 0, 1, 1, 1]
-    eye = np.eye(3)
-    assert agreement({"y": eye[classes]}, {"y": eye[reference]}) == pytest.approx(1 / 3)
-    assert agreement({"y": eye[[0, 0]]}, {"y": eye[[0, 0]]}) == 1.0
+
+    def lines(*classes: list[int]) -> Tensors:
+        best = np.array(classes, np.int32)
+        if scores:
+            return {"y": np.eye(3, dtype=np.float32)[best]}
+        return {"y": best, "score": np.ones(best.shape, np.float32)}
+
+    text = lines([0, 1, 1, 2, 0, 2], [0, 0, 0, 0, 0, 0])
+    assert agreement(text, lines([1, 2, 2, 0, 2, 2], [0, 0, 0, 0, 0, 0])) == 1.0
+    assert agreement(text, lines([1, 2, 2, 2, 2, 2], [0, 0, 0, 0, 0, 0])) == pytest.approx(4 / 5)
+    assert agreement(text, lines([0, 0, 0, 0, 0, 0], [0, 1, 1, 2, 0, 2])) == 0.0
+    assert agreement(lines([0, 0]), lines([0, 0])) == 1.0
 
 
 @pytest.mark.parametrize("text", ["PreProcess: {transform_ops: [{Unknown: }]}", "[", "{}"])

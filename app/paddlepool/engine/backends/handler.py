@@ -5,6 +5,7 @@ before an instance serves, the engine runs the version's golden self-test on the
 The self-test's expected outputs come from the reference program.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from paddlepool.contracts.errors import BackendError, ConfigError
+from paddlepool.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from paddlepool.contracts.sentences import sentence
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.converter_rules import unconvertible
@@ -53,6 +54,28 @@ def checked_options(
                 f"backend {backend}: option {name!r} must be a {type(known[name]).__name__}"
             )
     return {**known, **received}
+
+
+WITHOUT_BFLOAT16 = frozenset(
+    ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
+)
+"""Values of oneDNN's limit on instruction sets that exclude bfloat16."""
+
+
+def check_bfloat16(*, supported: bool) -> None:
+    """Raise BackendUnavailable if the processor has no fast bfloat16, or a setting forbids it.
+
+    `supported` is what the framework says of the processor. Frameworks do not look at the setting:
+    oneDNN would then fail in the first run without a reason, or be ten times slower.
+    """
+    limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN uses the first one set
+    limit = next((name for name in limits if name in os.environ), "")
+    if (highest := os.environ.get(limit, "")).upper() in WITHOUT_BFLOAT16:
+        raise BackendUnavailable(
+            f"bfloat16: {limit}={highest} forbids the instructions that it needs"
+        )
+    if not supported:
+        raise BackendUnavailable("bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)")
 
 
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,13 @@ import numpy as np
 
 from paddlepool.contracts.errors import BackendError, BackendUnavailable
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.backends.handler import Handler, checked_options, onnx_bytes, serve
+from paddlepool.engine.backends.handler import (
+    Handler,
+    check_bfloat16,
+    checked_options,
+    onnx_bytes,
+    serve,
+)
 from paddlepool.engine.backends.openvino_rules import (
     INT32,
     has_vnni,
@@ -26,6 +32,8 @@ from paddlepool.engine.backends.paddle_operators import check_ids, operators_of,
 
 CACHED = "128"
 """Number of prepared operators that OpenVINO keeps for shapes other than the current one."""
+OPENVINO_OPTIONS: Mapping[str, Any] = {"bfloat16": False}
+"""Options of the backend openvino, with their defaults."""
 MISSING = "the backend {0} needs the package {0} (extra engines)"
 
 
@@ -83,14 +91,19 @@ def imported_openvino() -> Any:
 def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Compile the model and return its handler; called once in the child.
 
-    Raises like open_onnxruntime(), and BackendError if OpenVINO would compute the model wrongly.
+    Raises ConfigError for options beside OPENVINO_OPTIONS, BackendError if OpenVINO would compute
+    the model wrongly, BackendUnavailable for bfloat16 on a processor without it, and otherwise the
+    same as open_onnxruntime().
     """
-    checked_options("openvino", opening["options"], {})
+    options = checked_options("openvino", opening["options"], OPENVINO_OPTIONS)
     try:
         openvino = imported_openvino()
     except ImportError as error:
         raise BackendUnavailable(MISSING.format("openvino")) from error
     core = openvino.Core()
+    if options["bfloat16"]:
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        check_bfloat16(supported="BF16" in capabilities)
     program = onnx_bytes(opening)
     model = core.read_model(program)
     reasons = unsuitable(model) + lost_axes(program)
@@ -113,7 +126,7 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
             # By default, the threads of every process are pinned to the first cores.
             "ENABLE_CPU_PINNING": False,
             # By default OpenVINO computes in bfloat16 if the processor can, which changes outputs.
-            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_PRECISION_HINT": "bf16" if options["bfloat16"] else "f32",
             # By default, products with int8 weights round their activations to int8, too.
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
             # By default, memory grows with each new shape, by 0.4 MB.

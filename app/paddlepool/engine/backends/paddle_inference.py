@@ -7,7 +7,6 @@ need it: only the extension module below it is loaded (`_load_core`).
 import hashlib
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec
@@ -18,7 +17,7 @@ import numpy as np
 
 from paddlepool.contracts.errors import BackendError, BackendUnavailable, ConfigError
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.backends.handler import Handler, checked_options, serve
+from paddlepool.engine.backends.handler import Handler, check_bfloat16, checked_options, serve
 from paddlepool.engine.backends.onednn_rules import LEFT_OUT, PLACEMENT, misplaced, reversed_layout
 from paddlepool.engine.backends.paddle_operators import (
     LEGACY,
@@ -54,11 +53,6 @@ each one, which slows down small models."""
 
 GPU_POOL_MEGABYTES = 256
 """Initial memory pool of a GPU predictor; it grows if needed."""
-
-WITHOUT_BFLOAT16 = frozenset(
-    ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
-)
-"""Values of oneDNN's limit on instruction sets that exclude bfloat16."""
 
 
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
@@ -201,17 +195,7 @@ def _choose_onednn(
         config.delete_pass(name)
     config.set_mkldnn_cache_capacity(options["cache_capacity"])
     if options["bfloat16"]:
-        # Paddle checks only the processor; oneDNN would fail in the first run without a reason.
-        limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN uses the first one set
-        limit = next((name for name in limits if name in os.environ), "")
-        if (highest := os.environ.get(limit, "")).upper() in WITHOUT_BFLOAT16:
-            raise BackendUnavailable(
-                f"bfloat16: {limit}={highest} forbids the instructions that it needs"
-            )
-        if not core.supports_bfloat16_fast_performance():
-            raise BackendUnavailable(
-                "bfloat16: this processor has no fast bfloat16 (AVX512_BF16, AMX)"
-            )
+        check_bfloat16(supported=core.supports_bfloat16_fast_performance())
         config.enable_mkldnn_bfloat16()
 
 

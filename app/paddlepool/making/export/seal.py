@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paddlepool.contracts.errors import ExportError
-from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
+from paddlepool.contracts.ports import (
+    AgreementOf,
+    PredictorFactory,
+    PredictorSpec,
+    ServedModelInfo,
+)
 from paddlepool.contracts.tensors import DTYPES, Array, TensorSpec
 from paddlepool.making.export.publish import Origin, sha256_of, write_manifest
 from paddlepool.making.export.read_onnx import own_onnx, read_onnx_specs, with_own_onnx
@@ -56,15 +61,18 @@ def seal(
     real_inputs: Sequence[Path | Array] = (),
     shapes: Sequence[Sequence[str]] = (),
     usage: Usage = UNKNOWN,
+    agreement_of: AgreementOf = lambda _: None,
     source: str = "",
     licence: str = "",
 ) -> Sealed:
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
     `real_inputs` are .npz files, or values of the program's only input. Each of `shapes` has a text
-    `NAME=SIZE,…` for every input. For their use see run_trial(). Writes config.toml for this
-    `usage` if there is none, then selftest.npz. Writes manifest.json last, because that makes the
-    version visible to servers. If writing one of these files fails, removes what it has written.
+    `NAME=SIZE,…` for every input. For their use see run_trial(). If there is no config.toml, writes
+    one for this `usage`; it has groups of a lower precision only if their outputs for real inputs
+    agree by the measure of `agreement_of`. Then writes selftest.npz. Writes manifest.json last,
+    because that makes the version visible to servers. If writing one of these files fails, removes
+    what it has written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
     of config.toml gives wrong results, and ConfigError for an invalid config.toml or for
@@ -113,12 +121,19 @@ def seal(
         groups = check_configured(spec, config, trial.selftest, open_predictor)
         written = ""
     else:
-        groups = check_usual(spec, trial.selftest, open_predictor)
+        info = ServedModelInfo(
+            name=directory.parent.name,
+            version=1,
+            directory=directory,
+            inputs=inputs,
+            outputs=trial.specs,
+            pipeline=usage.pipeline,
+        )
+        judged = replace(trial.selftest, agreement=agreement_of(info))
+        groups = check_usual(spec, judged, open_predictor)
         fitting = [shape for shape in usage.warmup if inputs[0].admits_shape(shape)]
         usage = replace(usage, warmup=fitting)
-        written = config_text(
-            trial, groups, usage, real=bool(real_inputs) and usage.lower_precision
-        )
+        written = config_text(trial, groups, usage, real=bool(real_inputs))
     with ExitStack() as incomplete:
         if written:
             incomplete.callback(config_file.unlink, missing_ok=True)

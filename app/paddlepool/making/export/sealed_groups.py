@@ -10,11 +10,14 @@ from paddlepool.contracts.ports import PredictorFactory, PredictorSpec
 from paddlepool.contracts.tensors import mean_difference
 from paddlepool.making.export.publish import template
 from paddlepool.making.export.trial import Trial
-from paddlepool.models.repository.config import ModelConfig
+from paddlepool.models.repository.config import Budget, ModelConfig
 from paddlepool.models.repository.selftest import RUN_SECONDS, SelfTest, usual_size
 
 LOWER_PRECISION_SHARE = 0.02
 """Largest mean difference of a lower precision, as a share of an output's usual size."""
+
+LEAST_AGREEMENT = 0.95
+"""Smallest agreement of a lower precision on each real input, in the task's measure."""
 
 MARGIN = 3.0
 """Factor from the measured mean difference to a group's budget: other inputs may lose more."""
@@ -25,6 +28,7 @@ PADDLE_GROUPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("onednn_bf16", "paddle_inference", {"bfloat16": True}),
     ("onnxruntime", "onnxruntime", {}),
     ("openvino", "openvino", {}),
+    ("openvino_bf16", "openvino", {"bfloat16": True}),
 )
 """Groups to try for a Paddle program: name, backend and options.
 
@@ -40,14 +44,14 @@ REFERENCES = ("native", "onnxruntime")
 class GroupOnTrial:
     """An instance group and the result of its trial: `refusal` is empty if all outputs were right.
 
-    `budget` is the mean difference that a group of a lower precision may have, None for others.
+    `budget` is the loss that a group of a lower precision may have, None for others.
     """
 
     name: str
     backend: str
     options: Mapping[str, Any] = field(default_factory=dict)
     refusal: str = ""
-    budget: float | None = None
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +59,12 @@ class Usage:
     """What is known of a model's use, for its new config.toml: the task and realistic inputs.
 
     `max_batch_size` is that of a model whose rows are independent. `warmup` are shapes of the only
-    input. Without `lower_precision`, a group of a lower precision is no candidate for "auto".
+    input.
     """
 
     pipeline: str | None = None
     max_batch_size: int = 8
     warmup: Sequence[tuple[int, ...]] = ()
-    lower_precision: bool = True
 
 
 UNKNOWN = Usage()
@@ -92,19 +95,21 @@ def _on_trial(
     opening = replace(spec, backend=group.backend, options=group.options)
     try:
         if group.options.get("bfloat16"):
-            return replace(group, budget=MARGIN * _loss(opening, selftest, open_predictor))
+            return replace(group, budget=_budget(opening, selftest, open_predictor))
         selftest.opened(open_predictor, opening).close()
     except PaddlepoolError as error:
         return replace(group, refusal=error.message)
     return group
 
 
-def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> float:
-    """Return the largest mean difference of any output in any case, at least 1e-9.
+def _budget(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> Budget:
+    """Return the loss that a group may have: MARGIN times the largest mean difference in any case.
 
-    Raises BackendError if a difference is too large or a shape is wrong, and the errors of opening
-    and running a predictor.
+    Its agreement is set if there are real cases and the model's task has a measure. Raises
+    BackendError if a loss is too large or a shape is wrong, and the errors of opening and running a
+    predictor.
     """
+    judged = selftest.agreement if selftest.real else None
     worst = 0.0
     with closing(open_predictor(spec)) as predictor:
         for case in selftest.cases:
@@ -116,13 +121,23 @@ def _loss(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFact
                         f"{list(expected.shape)}"
                     )
                 loss = mean_difference(outputs, {name: expected})
-                limit = LOWER_PRECISION_SHARE * usual_size(expected)
+                limit = LOWER_PRECISION_SHARE
+                if expected.dtype.kind == "f":
+                    limit *= usual_size(expected)
                 if not loss <= limit:
                     raise BackendError(
                         f"output {name} differs by {loss:.3g} on average, limit {limit:.3g}"
                     )
                 worst = max(worst, loss)
-    return max(worst, 1e-9)
+            if judged and selftest.is_judged(case):
+                agreement = judged(outputs, case.outputs)
+                if not agreement >= LEAST_AGREEMENT:
+                    raise BackendError(
+                        f"the agreement on a real input is {agreement:.3f}, limit {LEAST_AGREEMENT}"
+                    )
+    return Budget(
+        mean_difference=MARGIN * max(worst, 1e-9), agreement=LEAST_AGREEMENT if judged else None
+    )
 
 
 def check_configured(
@@ -177,7 +192,10 @@ def config_text(
         text += f'[[instance_group]]\nname = "{group.name}"\nbackend = "{group.backend}"\n'
         text += 'start = "on_demand"\n' if number else 'count = "cores"\n'
         if group.budget is not None:
-            text += f"budget = {{ mean_difference = {group.budget:.3g} }}\n"
+            limits = [f"mean_difference = {group.budget.mean_difference:.3g}"]
+            if group.budget.agreement is not None:
+                limits.append(f"agreement = {group.budget.agreement}")
+            text += f"budget = {{ {', '.join(limits)} }}\n"
             if not real:
                 text += template("unjudged")
         if group.options:

@@ -134,6 +134,7 @@ def run_trial(
             tolerance=TOLERANCE,
             more=tuple(cases),
             relative=True,
+            real=len(chosen) if source == "--input" else 0,
         )
         try:
             test.compare(first, again)
