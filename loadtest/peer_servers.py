@@ -12,9 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ RUNTIME = ("onnxruntime==1.31.1", "opencv-python-headless==5.0.0.93")
 class PeerServer:
     """How to install, start and call a peer server.
 
+    `variant` names the environment of a package that is installed twice.
     `command(bin, port)` starts it in a directory that `prepare(home, port, workers, model)` has
     filled; that also returns environment variables. `ready` is a path that answers 200;
     `warm_up(server)` waits until the server has its final configuration.
@@ -55,6 +57,7 @@ class PeerServer:
 
     name: str
     package: str
+    variant: str = ""
     command: Callable[[Path, int], Sequence[object]]
     ready: str
     build: Callable[[bytes], bytes]
@@ -69,7 +72,8 @@ class PeerServer:
 
     @property
     def environment(self) -> Path:
-        return ROOT / f".venv-peers-{self.package.partition('==')[0].partition('[')[0]}"
+        package = self.package.partition("==")[0].partition("[")[0]
+        return ROOT / "-".join(filter(None, (".venv-peers", package, self.variant)))
 
     @property
     def installed(self) -> Path:
@@ -103,6 +107,34 @@ def _tensor(picture: bytes) -> bytes:
         "data": [base64.b64encode(picture).decode()],
     }
     return json_request("/v2/models/u2netp/infer", {"inputs": [tensor]})
+
+
+def _binary_tensor(picture: bytes) -> bytes:
+    """The Open Inference Protocol's request with the picture as bytes behind the JSON."""
+    tensor = len(picture).to_bytes(4, "little") + picture
+    inputs = {"name": "image", "shape": [1, 1], "datatype": "BYTES"}
+    outputs = [{"name": "mask", "parameters": {"binary_data": True}}]
+    inputs["parameters"] = {"binary_data_size": len(tensor)}
+    head = json.dumps({"inputs": [inputs], "outputs": outputs}).encode()
+    return request(
+        "POST",
+        "/v2/models/u2netp/infer",
+        head + tensor,
+        content_type="application/octet-stream",
+        headers={"Inference-Header-Content-Length": str(len(head))},
+    )
+
+
+def _triton_files(*_: object) -> Mapping[str, str]:
+    # Its process for a Python model would otherwise load the system's libpython, even of another
+    # patch version than the standard library that it imports.
+    return {"LD_LIBRARY_PATH": str(sysconfig.get_config_var("LIBDIR"))}
+
+
+def _read_binary_tensor(reply: Reply) -> bytes:
+    """Return the only element of the only output."""
+    head = int(reply.headers["inference-header-content-length"])
+    return reply.body[head + 4 :]
 
 
 def _mlserver_files(home: Path, port: int, workers: int, _model: Path) -> Mapping[str, str]:
@@ -142,6 +174,13 @@ REMBG = PeerServer(
 )
 PEER_SERVERS = (
     REMBG,
+    replace(
+        REMBG,
+        name="rembg, OpenVINO",
+        package="rembg[cli]==2.0.86",
+        variant="openvino",
+        also=("onnxruntime-openvino==1.24.1",),  # rembg then uses its provider
+    ),
     PeerServer(
         name="LitServe",
         package="litserve==0.2.19",
@@ -180,6 +219,16 @@ PEER_SERVERS = (
         build=lambda picture: request("POST", "/", picture, content_type="image/jpeg"),
         change=_ray_deploy,
         changed_by="serve.run() again",
+    ),
+    PeerServer(
+        name="Triton",
+        package="nvidia-pytriton==0.7.0",
+        also=("onnxruntime==1.31.1", "opencv-python-headless==4.11.0.86"),  # with its NumPy 1
+        command=lambda bin, _port: (bin / "python", PROGRAMS / "triton_peer.py"),
+        ready="/v2/models/u2netp/ready",
+        build=_binary_tensor,
+        read=_read_binary_tensor,
+        prepare=_triton_files,
     ),
 )
 
