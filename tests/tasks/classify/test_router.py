@@ -62,12 +62,13 @@ def test_parameters(server: FakeServer, where: str) -> None:
         ({"image": 7}, "must be a picture as base64"),
         ({"image": "aaaaa"}, "not base64"),
         ({"image": "https://secret.example/x.png"}, "not fetched by URL"),
-        ({"image": IN_BASE64, "secret": 1}, "known are top, model"),
+        ({"image": IN_BASE64, "secret": 1}, "known are image, top, model"),
         ({"image": IN_BASE64, "top": 0}, "from 1 to 1000, received 0"),
         ({"image": IN_BASE64, "top": 1001}, "received 1001"),
         ({"image": IN_BASE64, "top": [3]}, "from 1 to 1000"),
-        ({"image": IN_BASE64, "model": 5}, "model"),
-        ({"image": IN_BASE64, "timeout_ms": 0}, "timeout_ms"),
+        ({"image": IN_BASE64, "model": 5}, "model must be a text"),
+        ({"image": IN_BASE64, "timeout_ms": 0}, "timeout_ms is 0, allowed are 1 to"),
+        ({"image": IN_BASE64, "timeout_ms": "1s"}, "timeout_ms must be a whole number of"),
         ([], "JSON object"),
     ],
 )
@@ -83,7 +84,11 @@ def test_a_parameter_stands_in_one_place(server: FakeServer) -> None:
     response = server.post(f"{PATH}?top=2", json={"image": IN_BASE64, "top": 2})
     assert_problem(response, 422, "invalid_parameter")
     assert "both in the query and in the body" in response.json()["detail"]
-    assert server.post(f"{PATH}?x=2", json={"image": IN_BASE64}).status_code == 422
+    response = server.post(f"{PATH}?x=2", json={"image": IN_BASE64})
+    assert_problem(response, 422, "invalid_parameter")
+    assert "the query has an unknown parameter" in response.json()["detail"]
+    response = server.post(f"{PATH}?top=2&top=3", json={"image": IN_BASE64})
+    assert "top is given twice in the query" in response.json()["detail"]
 
 
 def test_other_bodies_are_refused(server: FakeServer) -> None:

@@ -133,7 +133,7 @@ async def read_upload(
         # Pages send an empty field if the user chose no second picture.
         sent = [(name, value) for name, value in fields if value or name not in second]
         picture, background = _pick_pictures(files, sent, second)
-        return picture, background, _merged(query, _read_parameters(sent, known, "form"))
+        return picture, background, _merged(query, _read_parameters(sent, known, "form"), "form")
     return _body_picture(request, await request.body()), None, query
 
 
@@ -155,7 +155,22 @@ async def read_pictures(
         raise FileMissing(
             f"the form has no file, or one in a field of another name; {_UPLOAD_HINT}"
         )
-    return pictures, _merged(query, _read_parameters(fields, known, "form"))
+    return pictures, _merged(query, _read_parameters(fields, known, "form"), "form")
+
+
+def json_parameters(
+    request: Request, document: Mapping[str, Any], *, known: Sequence[str], content: Sequence[str]
+) -> dict[str, Any]:
+    """Return every parameter of a request in JSON by name.
+
+    A parameter of `known` may occur once, in query or document; `content` names the document's
+    other members. Raises InvalidParameter.
+    """
+    query = _read_parameters(request.query_params.multi_items(), known, "query")
+    if not document.keys() <= {*known, *content}:
+        raise _unknown("body", (*content, *known))
+    members = {name: value for name, value in document.items() if name in known}
+    return _merged(query, members, "body")
 
 
 def _body_picture(request: Request, body: bytes) -> bytes:
@@ -171,12 +186,12 @@ def _body_picture(request: Request, body: bytes) -> bytes:
     )
 
 
-def _merged(query: dict[str, str], form: dict[str, str]) -> dict[str, str]:
-    for name in form:
+def _merged(query: Mapping[str, str], body: Mapping[str, Any], where: str) -> dict[str, Any]:
+    for name in body:
         if name in query:
-            message = f"{name} is given both in the query and in the form"
+            message = f"{name} is given both in the query and in the {where}"
             raise InvalidParameter(message, parameter=name)
-    return query | form
+    return {**query, **body}
 
 
 def _pick_pictures(
@@ -220,15 +235,17 @@ def _read_parameters(
     parameters: dict[str, str] = {}
     for name, value in items:
         if name not in known:
-            # The name comes from the client, so the error does not repeat it.
-            raise InvalidParameter(
-                f"the {where} has an unknown parameter; known are {', '.join(known)}",
-                limit=", ".join(known),
-            )
+            raise _unknown(where, known)
         if name in parameters:
             raise InvalidParameter(f"{name} is given twice in the {where}", parameter=name)
         parameters[name] = value
     return parameters
+
+
+def _unknown(where: str, known: Iterable[str]) -> InvalidParameter:
+    """Build the error about an unknown name. The client chose it, so it is not repeated."""
+    names = ", ".join(known)
+    return InvalidParameter(f"the {where} has an unknown parameter; known are {names}", limit=names)
 
 
 NOT_FETCHED = (

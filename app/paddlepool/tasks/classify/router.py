@@ -6,10 +6,8 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from paddlepool.contracts.errors import InvalidParameter
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.engine.dataplane import ready
 from paddlepool.service.api.routes import ROUTING, Routing, TaskRoute, output_headers
@@ -18,6 +16,7 @@ from paddlepool.service.api.uploads import (
     FORM,
     RAW_CONTENT,
     json_object,
+    json_parameters,
     media_type,
     picture_in_base64,
     read_upload,
@@ -111,19 +110,9 @@ async def classify_picture(request: Request, services: ServicesDep) -> Response:
 
 
 async def _of_json(request: Request, services: Services) -> Response:
-    body, query = await request.body(), request.query_params
+    body = await request.body()
     document = await run_off_loop(services, partial(json_object, body), size=len(body))
-    # The names come from the client, so the errors do not repeat unknown ones.
-    if not document.keys() <= {"image", *PARAMETERS} or not query.keys() <= set(PARAMETERS):
-        known = ", ".join(PARAMETERS)
-        raise InvalidParameter(
-            f"a parameter is unknown; known are {known}, and image in the body", limit=known
-        )
-    if both := query.keys() & document.keys():
-        [name, *_] = sorted(both)
-        message = f"{name} is given both in the query and in the body"
-        raise InvalidParameter(message, parameter=name)
-    parameters = dict(query) | document
+    parameters = json_parameters(request, document, known=PARAMETERS, content=["image"])
     top = _top(parameters)
 
     async def read() -> ClassifyRequest:
@@ -142,16 +131,7 @@ async def _run(
     read: Callable[[], Awaitable[ClassifyRequest]],
     parameters: Mapping[str, Any],
 ) -> RequestOutput:
-    try:
-        routing = Routing.model_validate(
-            {name: parameters[name] for name in ROUTING if name in parameters}
-        )
-    except ValidationError as error:
-        faults = error.errors(include_url=False)
-        raise RequestValidationError(
-            [{**fault, "loc": ("query", *fault["loc"])} for fault in faults]
-        ) from None
-    options = routing.options(services.settings)
+    options = Routing.of_parameters(parameters).options(services.settings)
     return await services.dataplane.run("classify", read, **options)
 
 

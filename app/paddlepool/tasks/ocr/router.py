@@ -24,6 +24,7 @@ from paddlepool.service.api.uploads import (
     FORM,
     RAW_CONTENT,
     json_object,
+    json_parameters,
     media_type,
     picture_in_base64,
     read_pictures,
@@ -43,8 +44,9 @@ from paddlepool.tasks.options import query_parameters
 
 _JSON, _TEXT, _PNG = "application/json", "text/plain", "image/png"
 MEDIA_TYPES = {"json": _JSON, "text": f"{_TEXT}; charset=utf-8", "png": _PNG}
-MEMBERS = ("image", "images", *OPTIONS, *ROUTING)
-"""Members of a request in JSON."""
+PARAMETERS = (*OPTIONS, *ROUTING)
+PICTURES = ("image", "images")
+"""The other members of a request in JSON."""
 LINE_BYTES = 150
 """Bytes of a line in a reply, roughly."""
 _BINARY = {"type": "string", "format": "binary"}
@@ -136,7 +138,7 @@ async def read_text(request: Request, services: ServicesDep) -> Response:
     if kind != _JSON and not body.startswith(b"{"):
         pictures, parameters = await read_pictures(
             request,
-            known=(*OPTIONS, *ROUTING),
+            known=PARAMETERS,
             max_fields=services.settings.form_max_fields,
             max_files=MOST_PICTURES,
         )
@@ -144,21 +146,10 @@ async def read_text(request: Request, services: ServicesDep) -> Response:
         output = await _run(services, ready(payload), parameters)
         return await _reply(services, output, payload.format)
     document = await run_off_loop(services, partial(json_object, body), size=len(body))
-    query = request.query_params
     if "file" in document:
         request.state.errors = PADDLEX
         return await _as_paddlex(request, services, document, len(body))
-    for name in document:
-        if name not in MEMBERS:  # the name comes from the client, so the error does not repeat it
-            known = ", ".join(MEMBERS)
-            raise InvalidParameter(f"unknown member in the body; known are {known}", limit=known)
-        if name in query:
-            message = f"{name} is given both in the query and in the body"
-            raise InvalidParameter(message, parameter=name)
-    for name in query:
-        if name not in (*OPTIONS, *ROUTING):
-            raise InvalidParameter("the query has an unknown parameter", limit=", ".join(MEMBERS))
-    parameters = dict(query.items()) | document
+    parameters = json_parameters(request, document, known=PARAMETERS, content=PICTURES)
     options = OcrOptions(**_options(parameters))
 
     async def read() -> OcrRequest:
