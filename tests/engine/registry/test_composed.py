@@ -241,7 +241,10 @@ async def test_groups_are_chosen_by_part(bench: Bench) -> None:
     "group", ["spare", "third:main", "second:", "second:main,second:spare", "second:none"]
 )
 async def test_a_wrong_choice_of_groups_is_refused(bench: Bench, group: str) -> None:
-    with pytest.raises(InvalidParameter, match=r"first, second|no such instance group"):
+    match = (
+        r"are first, second|^the part second, model two, has no such instance group; it has main"
+    )
+    with pytest.raises(InvalidParameter, match=match):
         await bench.run(1, group=group)
     assert bench.leases() == AT_REST
 
@@ -482,10 +485,13 @@ async def disturb(bench: Bench, rng: random.Random, *, steps: int) -> None:
     async def request() -> None:
         count = MANY_JOBS if rng.random() < 0.02 else rng.randint(1, 9)
         numbers = [float(n) for n in range(count)]
-        task = asyncio.create_task(bench.run(*numbers))
+        # Slow machines may take minutes for many large requests at once.
+        task = asyncio.create_task(bench.run(*numbers, timeout=10 * PATIENCE))
         if rng.random() < 0.2:
-            for _ in range(rng.randint(0, 30 * count)):
+            for _ in range(rng.randint(0, 30)):
                 await asyncio.sleep(0)
+            if count == MANY_JOBS:  # it leaves at any moment between its first and its last run
+                await asyncio.wait([task], timeout=rng.random() / 5)
             task.cancel()
         try:
             values, used = (await task).value

@@ -79,7 +79,7 @@ class ComposedModel(Leased):
         """Return each part's version and instance group for one request.
 
         `text` selects groups as "part:group,part:group"; other parts use their default groups.
-        Raises InvalidParameter for an unknown part; reserve() rejects an unknown group.
+        Raises InvalidParameter for an unknown part or group.
         """
         chosen: dict[str, str] = {}
         for entry in text.split(",") if text else ():
@@ -90,6 +90,14 @@ class ComposedModel(Leased):
                     f"parts are {', '.join(self.parts)}",
                     parameter="instance_group",
                     limit=", ".join(self.parts),
+                )
+            names = [status.name for status in self.parts[part].groups()]
+            if group not in names:
+                raise InvalidParameter(
+                    f"the part {part}, model {self.parts[part].name}, has no such instance group; "
+                    f"it has {', '.join(names)}",
+                    parameter="instance_group",
+                    limit=", ".join(names),
                 )
             chosen[part] = group
         return {
