@@ -17,7 +17,7 @@ from paddlepool.main import build_workers, create_app
 from paddlepool.observability.metrics import Metrics
 from paddlepool.settings.server import Settings
 from paddlepool.tasks import PIPELINES
-from paddlepool.tasks.task import load_tasks, settings_class
+from paddlepool.tasks.task import Task, load_tasks, settings_class
 from tests.model_files import write_config
 from tests.service.api.fakes import Client, FakeRegistry, make_settings
 
@@ -87,6 +87,22 @@ def test_a_reload_waits_out_the_longest_request(
 ) -> None:
     settings = make_settings(model_repository=tmp_path, timeout_max_ms=120_000)
     assert registry_options(monkeypatch, settings)["drain_timeout"] > 120
+
+
+def test_codec_processes_are_warmed_up_for_tasks_with_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_config(tmp_path / "digits", 'pipeline = "classify"')
+    warmed: list[Task] = []
+
+    def workers(_settings: object, _metrics: object, tasks: list[Task]) -> None:
+        warmed.extend(tasks)
+        raise InterruptedError
+
+    monkeypatch.setattr("paddlepool.main.build_workers", workers)
+    with pytest.raises(InterruptedError):
+        create_app(make_settings(model_repository=tmp_path))
+    assert [task.warm_ups for task in warmed] == [("paddlepool.tasks.classify.stages:warm_up",)]
 
 
 class FailingRegistry(FakeRegistry):

@@ -99,7 +99,9 @@ def create_app(
     choices = StoredChoices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
-    workers = build_workers(settings, metrics, tasks.values())
+    served = {config.pipeline for config in configs.values()}
+    in_use = [task for name, task in tasks.items() if name in served]
+    workers = build_workers(settings, metrics, in_use)
     backend = ProcessBackend()
     if registry is None:
         on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
@@ -255,7 +257,10 @@ def _facts_of(served: AnyModel) -> dict[str, str]:
 
 
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
-    """Build the executors that pipelines share; /metrics counts their codec processes."""
+    """Build the executors that pipelines share; /metrics counts their codec processes.
+
+    These are warmed up for the `tasks`; other tasks can use them too.
+    """
     limits = PictureLimits(
         pixels=settings.image_max_pixels,
         side=settings.image_max_side,

@@ -67,7 +67,8 @@ class Task:
     """The measure of `comparison` without the samples, for the API process. It returns the
     agreement of two outputs, from 0 to 1."""
     warm_ups: tuple[str, ...] = ()
-    """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`."""
+    """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`, if
+    the repository has a model of the task when the server starts."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
     origin: str = ""
