@@ -171,6 +171,18 @@ def test_an_unknown_operation_is_named(
     assert not (tmp_path / "repository").exists()
 
 
+def test_one_folder_that_cannot_be_published_does_not_stop_the_others(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    downloads, root = tmp_path / "downloads", tmp_path / "repository"
+    for name in ("A_bad", "Tiny_seg"):
+        shutil.copytree(folders / "Tiny_seg", downloads / name)
+    (downloads / "A_bad" / "inference.yml").write_text("PostProcess: {name: Unknown}\n", "utf-8")
+    error = refused(capsys, str(downloads), "--repository", str(root))
+    assert "1 of 2 models were not published:\n  A_bad: A_bad: inference.yml has neither " in error
+    assert list(ModelRepository(root).names()) == ["tiny-seg"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

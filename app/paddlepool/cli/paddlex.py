@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from paddlepool.cli.shared import quiet_children
-from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.errors import ConfigError, PaddlepoolError
 from paddlepool.contracts.sentences import printable
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.making.export.best_class import reduce_to_best_class
@@ -269,21 +269,36 @@ def import_source(
 
     opened_source() defines a source. `text` describes the source in manifests. A detector and
     a recogniser of text become the parts of a composed model. Raises the errors of opened_source()
-    and import_folder(), and ConfigError for a `name` with several models.
+    and import_folder(), and ConfigError for a `name` with several models. If one of several models
+    cannot be published, the others are, and ConfigError at the end names each that was not.
     """
-    models = []
+    models, failures = [], []
     with opened_source(source, sha256=sha256, timeout=timeout) as opened:
         folders = model_folders(opened.root)
         if name is not None and len(folders) > 1:
             raise ConfigError(f"--name is for one model; {source} holds {len(folders)}")
         origin = f"{text or source}, sha256 {opened.sha256}" if opened.sha256 else text
         for folder in folders:
-            with quiet_children():
-                model = import_folder(folder, repository, name=name, source=origin, licence=licence)
+            try:
+                with quiet_children():
+                    model = import_folder(
+                        folder, repository, name=name, source=origin, licence=licence
+                    )
+            except PaddlepoolError as error:
+                if len(folders) == 1:
+                    raise
+                failures.append(f"\n  {printable(str(folder.relative_to(opened.root)))}: {error}")
+                continue
             models.append(model)
             yield model
-    if composed := compose_ocr(models, repository, source=origin, licence=models[0].licence):
+    if models and (
+        composed := compose_ocr(models, repository, source=origin, licence=models[0].licence)
+    ):
         yield composed
+    if failures:
+        raise ConfigError(
+            f"{len(failures)} of {len(folders)} models were not published:{''.join(failures)}"
+        )
 
 
 def compose_ocr(

@@ -4,7 +4,6 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -52,12 +51,16 @@ def test_an_archive_holds_its_files(
 def test_nothing_leaves_the_folder(
     tmp_path: Path, archived: Callable[[Path, Members], Path]
 ) -> None:
-    """A name that leads out is refused, or stays inside."""
+    """A name that leads out is refused in a .tar, and stays inside from a .zip."""
     (tmp_path / "in").mkdir()
     archive = archived(tmp_path / "in" / "evil", {"../../out": b"x", "/out": b"x"})
     folder = tmp_path / "in" / "folder"
-    with suppress(ConfigError):
+    if archived is tarred:
+        with pytest.raises(ConfigError, match="cannot be unpacked"):
+            unpack.unpack(archive, folder)
+    else:
         unpack.unpack(archive, folder)
+        assert (folder / "out").is_file()
     written = set(tmp_path.rglob("*")) - {tmp_path / "in", archive}
     assert all(path.is_relative_to(folder) for path in written)
     assert not Path("/out").exists()

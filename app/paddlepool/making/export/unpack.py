@@ -71,8 +71,9 @@ def unpack(
 ) -> None:
     """Unpack the regular files of a .zip, .whl or .tar file, compressed or not, into `folder`.
 
-    Links and devices are left out. Raises ConfigError if the archive is damaged, unpacks to more
-    than the limits, or has a name that leads out of `folder`.
+    Links and devices are left out. Nothing is written outside of `folder`: a name that leads out of
+    it loses its `..` in a .zip, and in a .tar it is an error. Raises ConfigError for such a .tar,
+    and if the archive is damaged or unpacks to more than the limits.
     """
     folder.mkdir()
     left_bytes, left_files = most_bytes, most_files
