@@ -121,6 +121,8 @@ def test_the_sample_is_answered_by_both_models(models: Path, server: Server) -> 
     picture = (models / "two-models" / "1" / "sample.png").read_bytes()
     groups = "?instance_group=find:onednn,classify:onednn"
     with server.client() as http:
+        photo = (ROOT / "docs" / "images" / "astronaut.jpg").read_bytes()
+        assert http.post("/two-models", files={"file": photo}).status_code == 200
         reply = http.post(f"/two-models{groups}", files={"file": picture})
         assert reply.status_code == 200, reply.text
         assert reply.json() == SUBJECT

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from paddlepool.plugin import (
     PICTURE_BODY,
@@ -29,6 +29,14 @@ from two_models.crop import Box, cropped, subject_box
 
 DETAIL = 256
 """Rows and columns of the picture that the subject is cut out of."""
+
+
+class TwoModelsSettings(BaseModel):
+    """Variables: PADDLEPOOL_ and the name of the field in capitals."""
+
+    two_models_max_bytes: int = Field(
+        10 << 20, ge=1, description="Maximum request body of /two-models, in bytes."
+    )
 
 
 class Parameters(BaseModel):
@@ -112,7 +120,7 @@ def build_router(settings: Settings) -> APIRouter:
         "/two-models",
         find_subject,
         methods=["POST"],
-        max_body_size=settings.body_max_bytes,
+        max_body_size=settings.of(TwoModelsSettings).two_models_max_bytes,
         operation_id="two_models",
         summary="Where the subject of a picture is, and its colour",
         responses={200: {"model": list[Subject]}},
@@ -134,5 +142,6 @@ TASK = Task(
     build=TwoModelsPipeline,
     parts=("find", "classify"),
     endpoints=build_router,
+    settings=TwoModelsSettings,
     card=("labels",),
 )
