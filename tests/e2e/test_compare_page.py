@@ -43,6 +43,7 @@ def served(browser: Browser, keyed_server: Server) -> Server:
 HEIGHTS = "all => new Set(all.map(e => e.offsetHeight)).size"
 CUT = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.outerHTML)"
 TITLES = {"en-US": "Paddlepool: live comparison", "zh-CN": "Paddlepool：实时对比"}
+TASK = 'pipeline = "classify"\n'
 ONEDNN = """
 [[instance_group]]
 name = "onednn"
@@ -58,6 +59,8 @@ def sealed(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A server with a model without a task, which has two groups."""
     root = tmp_path_factory.mktemp("sealed")
     model = shutil.copytree(ROOT / "model_repo" / "mnist", root / "models" / "mnist")
+    config = (model / "config.toml").read_text("utf-8")
+    (model / "config.toml").write_text(config.replace(TASK, ""), "utf-8")
     add_to_config(model, ONEDNN)
     settings = {"api_keys": KEY, "prove_groups": "off"}
     with running(root / "models", root, settings=settings) as server:
@@ -110,6 +113,15 @@ def test_at_first_sight_a_picture_runs_through_what_runs(
     assert page.inner_text(f"#idle {card('native')} .asking button") == "Start and run"
     assert page.locator(f"#idle {card('native')} .badge").locator("visible=true").count() == 0
     assert page.locator("#idle .answer img").count() == 0
+    assert complaints == []
+
+
+def test_a_classifier_names_a_picture(page: Page, served: Server, complaints: list[str]) -> None:
+    page.goto(f"{served.url}/compare?model=mnist")
+    answer = page.locator(f"{card('native')} .answer")
+    expect(answer.locator(".scores li")).to_have_count(3)
+    assert re.match(r"[0-9]\s", answer.inner_text())
+    assert "X-Predictor: native" in answer.inner_text()
     assert complaints == []
 
 

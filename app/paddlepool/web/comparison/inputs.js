@@ -6,7 +6,7 @@ import { PICTURES, pictureAddress, SENTENCES } from "/demo/samples.js";
 import { change, state } from "./state.js";
 import { sampleOf, sidesOf, tensorRequest, tensorsOf } from "./tensors.js";
 
-const KINDS = { segment: "input-picture", sentiment: "input-text" };
+const KINDS = { segment: "input-picture", classify: "input-picture", sentiment: "input-text" };
 const TENSORS = "input-tensors"; // of every other model
 const MOST_VALUES = 4096; // of a sample that can be changed as text
 
@@ -135,6 +135,6 @@ export async function requestFor(model, group, { signal, timeout }) {
   }
   const body = new FormData();
   body.set("file", await picture());
-  query.set("format", "webp");
-  return [`/segment?${query}`, { method: "POST", body, signal }];
+  if (model.task === "segment") query.set("format", "webp");
+  return [`/${model.task}?${query}`, { method: "POST", body, signal }];
 }

@@ -60,7 +60,7 @@ function rendered(group, { busy, error, again, picture, scores, outputs, by, sta
 }
 
 function scoreOf({ label, label_zh: chinese, score }) {
-  const name = language() === "zh" ? chinese : label;
+  const name = (language() === "zh" && chinese) || label;
   return element("li", {}, name, element("meter", { value: score, max: 1, ariaLabel: name }), element("b", {}, percent(score)));
 }
 
@@ -87,6 +87,10 @@ async function runOne(model, group, signal) {
   const told = { by: `X-Predictor: ${response.headers.get("X-Predictor")}`, stages: stagesOf(response) };
   if (model.task === "sentiment") {
     tell(group, { ...told, scores: (await response.json()).slice(0, 3) });
+    return;
+  }
+  if (model.task === "classify") {
+    tell(group, { ...told, scores: (await response.json()).labels.slice(0, 3) });
     return;
   }
   if (model.task !== "segment") {
