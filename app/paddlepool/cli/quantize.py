@@ -100,6 +100,13 @@ def run(args: argparse.Namespace) -> int:
     )
     if not loss <= args.budget:
         raise ExportError(f"not published: {summary}")
+    sealed = max(differences(model, [case.inputs])(small) for case in files.selftest().cases)
+    if not sealed <= MARGIN * args.budget:
+        raise ExportError(
+            "not published: on an input of the self-test, the mean difference is "
+            f"{sealed:.3g}, and no group would start with more than {MARGIN * args.budget:g}; "
+            f"calibrate with other files, or with a larger --budget: {summary}"
+        )
     if not set(qdq.layers_of(model)) - set(ranges.float_layers):
         raise ExportError(f"not published: no layer would be int8: {summary}")
     entry = DerivedProgram(

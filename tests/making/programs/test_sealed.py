@@ -10,7 +10,7 @@ from onnx import helper
 
 from paddlepool.cli import main
 from paddlepool.contracts.tensors import TensorSpec
-from paddlepool.making.programs.derive import OPSET, named_graph
+from paddlepool.making.programs.derive import OPSET, drift, named_graph
 from paddlepool.making.programs.onnx_graph import simplified
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from tests.making.programs.test_qdq import run
@@ -60,14 +60,20 @@ def of_opset(network: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return network
 
 
-def published(root: Path, network: onnx.ModelProto, **changes: object) -> ModelFiles:
-    """`matte` 1 with this program, as `models seal` makes it."""
+def published(
+    root: Path, network: onnx.ModelProto, *, sample: float = 0.0, **changes: object
+) -> ModelFiles:
+    """`matte` 1 with this program, as `models seal` makes it; its self-test is of random numbers.
+
+    They are from 0 to `sample`.
+    """
+    random = np.random.default_rng(7)
     version = root / "matte" / "1"
     version.mkdir(parents=True)
     write_config(version.parent, MATTE)
     onnx.save(network, version / "network.onnx")
     golden: dict[str, Any] = {
-        "input.input.1": np.zeros((1, 3, SIDE, SIDE), np.float32),
+        "input.input.1": sample * random.random((1, 3, SIDE, SIDE), np.float32),
         "output.mask": np.zeros((1, 1, SIDE, SIDE), np.float32),
     }
     np.savez_compressed(version / "selftest.npz", tolerance=np.float64(0.1), **golden)
@@ -131,6 +137,26 @@ def test_what_cannot_be_read_is_named_before_the_search(
     printed = capsys.readouterr()
     assert f"{data / '00.jpg'}: the file is in no picture format" in printed.err
     assert printed.out == ""
+
+
+def test_a_program_that_no_group_would_run_is_not_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Numbers of the self-test that no picture has are out of the ranges that were measured."""
+    pytest.importorskip("nncf", reason="NOT TESTED: nncf is not installed (extra quantize)")
+    published(tmp_path / "models", matte("a.weight", "b.weight"), sample=-50)
+    data = str(pictures(tmp_path / "data", 12))
+    command = ["quantize", "matte", "--data", data, "--repository", str(tmp_path / "models")]
+    assert main([*command, "--budget", "0.05"]) == 1
+    error = capsys.readouterr().err
+    assert "not published: on an input of the self-test, the mean difference is" in error
+    assert "no group would start with more than 0.15" in error
+
+
+def test_whole_numbers_differ_or_do_not() -> None:
+    classes = np.array([[1, 5000, 7, 9]], np.int32)
+    assert drift(np.array([[1, 2, 7, 9]], np.int32), classes) == 0.25
+    assert drift(classes / 2.0, classes / 1.0) < 0.2
 
 
 def test_a_sealed_network_is_quantised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
