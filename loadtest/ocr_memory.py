@@ -4,13 +4,15 @@
 
 Pictures of the folder are scaled so that no two pages have the same size. The memory is the
 proportional set size of the server's processes: at the start, after a tenth of the pages, and at
-the end. The server compares no groups, because that opens further predictors. Exit code 1: it grew
-by more than GROWTH between the last two, or a page failed.
+the end. The first page is read alone and timed. The server compares no groups, because that opens
+further predictors. Exit code 1: it grew by more than GROWTH between the last two, or a page failed.
+`--pages 0` prints only the memory at the start, of any repository.
 """
 
 import argparse
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -67,12 +69,16 @@ def main() -> int:
         tqdm(total=arguments.pages, leave=False, disable=None) as progress,
     ):
         print(f"at the start: {memory_of(server.pid) >> 20} MiB", flush=True)
+        if not arguments.pages:
+            return 0
         rest = pages(arguments.images, arguments.pages)
-        for count in (early, arguments.pages - early):
+        began = time.perf_counter()
+        statuses.append(read(server.port, next(rest)))
+        print(f"first page: {time.perf_counter() - began:.2f} s", flush=True)
+        for count in (early, arguments.pages):
             # At most as many pages as clients are in memory.
-            while portion := list(islice(rest, min(arguments.clients, count))):
+            while portion := list(islice(rest, min(arguments.clients, count - len(statuses)))):
                 statuses += clients.map(read, [server.port] * len(portion), portion)
-                count -= len(portion)
                 progress.update(len(portion))
             memory.append(memory_of(server.pid))
             print(f"after {len(statuses)} pages: {memory[-1] >> 20} MiB", flush=True)

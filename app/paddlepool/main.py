@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
@@ -112,6 +113,7 @@ def create_app(
                 observer=metrics,
                 max_resident_bytes=settings.predictor_memory_bytes,
                 on_demand=OnDemand(settings.on_demand_groups, on_demand_bytes),
+                on_demand_idle_seconds=settings.on_demand_idle_seconds or math.inf,
                 agreement_of=partial(agreement_of, tasks=tasks),
             ),
             build_pipeline=partial(build_pipeline, repository, metrics, tasks, workers),

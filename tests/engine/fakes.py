@@ -389,6 +389,7 @@ max_queue_size = {queue}
 name = "main"
 backend = "fake"
 count = {count}
+start = "{start}"
 [[instance_group]]
 name = "spare"
 backend = "fake"
@@ -404,9 +405,10 @@ def write_double(
     delay: float = 0,
     queue: int = 16,
     count: int = 1,
+    start: str = "always",
 ) -> Path:
     """A model (y = 2 x) with groups `main` and `spare`; returns its directory."""
-    config = DOUBLE.format(batch=batch, delay=delay, queue=queue, count=count)
+    config = DOUBLE.format(batch=batch, delay=delay, queue=queue, count=count, start=start)
     write_config(root / name, config)
     for version in versions or (1,):
         write_version(root / name / str(version))

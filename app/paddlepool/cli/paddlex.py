@@ -146,6 +146,8 @@ def import_folder(
             pipeline=TASKS[kind][0],
             # A batch of pages takes as long as its pages one by one.
             max_batch_size=ROWS if isinstance(config.postprocess, TopK | TextFromClasses) else 1,
+            # A part of `ocr` costs memory only while text is read.
+            on_demand=TASKS[kind][0] is None,
             warmup=list(dict.fromkeys(_realistic_shapes(config, [t.shape for t in tensors]))),
         )
         sealed = seal(

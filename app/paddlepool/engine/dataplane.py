@@ -128,6 +128,8 @@ class DataPlane:
             try:
                 async with asyncio.timeout(timeout):
                     with _reserve(served, context) as context.reservation:
+                        if isinstance(served, ComposedModel):
+                            await served.tested()
                         value = await pipeline.run(await read(), context)
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(context, timeout) from None

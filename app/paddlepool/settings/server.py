@@ -225,6 +225,9 @@ class Settings(PluginSettings):
     on_demand_memory_bytes: ZeroOrMore = 0
     """No further group starts on demand while the started ones hold this many resident bytes. 0: a
     quarter of the memory of the machine or the container."""
+    on_demand_idle_seconds: Annotated[float, Field(ge=0, le=86_400)] = 600.0
+    """A group that was started on demand is stopped when no request has used it for so long; the
+    next one starts it again. 0: never."""
     shadow_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of answered requests that run again on the model's other instance groups, in idle
     moments, to compare times and outputs."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,8 +13,10 @@ from paddlepool.contracts.ports import InferResult
 from paddlepool.contracts.status import GroupStatus
 from paddlepool.engine.pool.context import OnDemand
 from tests.engine.fakes import (
+    PATIENCE,
     FakeFactory,
     Gate,
+    ManualClock,
     RecordingObserver,
     eventually,
     row,
@@ -56,6 +59,21 @@ def test_no_group_is_started_beyond_the_memory() -> None:
     on_demand.use(third)  # it runs already
     with pytest.raises(Overloaded, match="hold 1200 bytes; no other starts from 1000 bytes on"):
         on_demand.use(first)
+
+
+class Lazy:
+    """A model whose default group starts on demand, with two processes."""
+
+    def __init__(self, root: Path, **options: Any) -> None:
+        self.factory = FakeFactory()
+        write_double(root, start="on_demand", count=2)
+        options.setdefault("on_demand", OnDemand(0))
+        self.model = served_double(root, self.factory, RecordingObserver(), **options)
+
+    async def run(self) -> InferResult:
+        result = await self.model.submit(row(1), deadline=soon())
+        assert result.outputs["y"].item() == 2  # type: ignore[union-attr]
+        return result
 
 
 class Two:
@@ -136,3 +154,76 @@ async def test_an_unloaded_model_takes_no_room(two: Two) -> None:
     await two.run(1, 2)
     with pytest.raises(ModelNotReady):
         await two.run(0, 1)
+
+
+@pytest.fixture
+async def lazy(tmp_path: Path) -> AsyncIterator[Lazy]:
+    lazy = Lazy(tmp_path)
+    await lazy.model.start()
+    yield lazy
+    lazy.factory.open_gate()
+    await lazy.model.close()
+
+
+async def test_a_default_group_starts_with_its_first_request(lazy: Lazy) -> None:
+    assert not lazy.factory.opened
+    assert lazy.model.ready()
+    assert not lazy.model.running
+    result = await lazy.run()
+    assert result.group == "main"
+    assert result.start_up_seconds > 0
+    assert lazy.model.running
+    # Requests wait for the first process, so it is never suspended.
+    await eventually(lambda: len(lazy.factory.pauses) == 2)
+    assert [pause is None for pause in lazy.factory.pauses] == [True, False]
+
+
+async def test_a_default_group_is_not_limited(lazy: Lazy) -> None:
+    """OnDemand bounds what clients may start by name, and the limit here is 0."""
+    with pytest.raises(Overloaded):
+        lazy.model.submit(row(1), group="spare", deadline=soon())
+    await lazy.run()
+
+
+async def test_a_place_in_the_queue_starts_it(lazy: Lazy) -> None:
+    """All parts of a composed model open at once, before the first of them has answered."""
+    lazy.model.load_of("main")
+    assert lazy.model.running
+
+
+async def test_a_default_group_that_cannot_start_is_not_ready(lazy: Lazy) -> None:
+    lazy.factory.refuse = BackendError("no such device")
+    with pytest.raises(ModelNotReady, match="'main' cannot start"):
+        await lazy.run()
+    assert not lazy.model.ready()
+    [main, _] = lazy.model.groups()
+    assert main.reason == "cannot start: no such device"
+
+
+async def test_an_unused_group_is_stopped(tmp_path: Path) -> None:
+    lazy = Lazy(tmp_path, on_demand_idle_seconds=0.01)
+    for _ in range(2):
+        await lazy.run()
+        opened = list(lazy.factory.opened)
+        await eventually(lambda: not lazy.model.running)
+        for predictor in opened:
+            await eventually(predictor.closed.is_set)
+        assert lazy.model.ready()
+    await lazy.model.close()
+
+
+async def test_a_group_at_work_is_not_stopped(tmp_path: Path) -> None:
+    clock = ManualClock()
+    lazy = Lazy(tmp_path, on_demand_idle_seconds=0.01, clock=clock)
+    lazy.factory.behaviour = gate = Gate()
+    running = lazy.model.submit(row(1), deadline=clock() + PATIENCE)
+    await gate.entered()
+    clock.advance(1)
+    for _ in range(3):  # checks of the group's timer
+        checked = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.01, checked.set)
+        await checked.wait()
+    gate.open()
+    assert (await running).outputs["y"].item() == 2  # type: ignore[union-attr]
+    await eventually(lambda: not lazy.model.running)
+    await lazy.model.close()

@@ -34,6 +34,7 @@ from tests.engine.fakes import (
     Crash,
     FakeFactory,
     FakePredictor,
+    Gate,
     calling,
     doubled,
     eventually,
@@ -155,12 +156,12 @@ class FactoryByModel:
 class Bench:
     """A data plane over `chain`, composed of `one` and `two`, each with a queue of six."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, start: str = "always") -> None:
         self.root, self.factory, self.between = root, FactoryByModel(), Between()
         self.pipelines: list[Chain] = []
         self.listener, self.stages = Mock(), Mock()
         for name in ("one", "two"):
-            write_double(root, name=name, queue=6)
+            write_double(root, name=name, queue=6, start=start)
         write_composed(root)
         self.registry = open_registry(root, self.factory, build_pipeline=self._build)
         self.dataplane = DataPlane(
@@ -290,6 +291,58 @@ async def test_the_sample_is_a_whole_request(tmp_path: Path) -> None:
     assert bench.state_of("chain") == ("UNAVAILABLE", "self-test: 4.0 instead of 5.0")
     assert bench.leases() == {"one": 0, "two": 0}
     await bench.registry.close()
+
+
+@pytest.fixture
+async def lazy(tmp_path: Path) -> AsyncIterator[Bench]:
+    """Its parts start on demand."""
+    bench = Bench(tmp_path, start="on_demand")
+    await bench.registry.load_all()
+    yield bench
+    await bench.registry.close()
+
+
+async def test_parts_on_demand_open_with_the_first_request(lazy: Bench) -> None:
+    """It is the first to be answered after the sample, which the server has tested then."""
+    assert lazy.state_of("chain") == ("READY", "")
+    assert not lazy.factory.of
+    with calling("somebody"):
+        output = await lazy.run(5)
+    assert output.value == ([20], (1, 1))
+    tested = [gate.opened[0] for gate in lazy.factory.of.values()]
+    assert len(tested) == 2
+    assert lazy.leases() == AT_REST
+
+
+async def test_parts_on_demand_that_answer_wrongly_answer_nobody(lazy: Bench) -> None:
+    two = lazy.factory.of["two"]
+    two.behaviour = lambda inputs: {"y": 3 * inputs["x"]}  # type: ignore[operator]
+    for _ in range(2):
+        with pytest.raises(BackendError, match=r"self-test: 6\.0 instead of 4\.0"):
+            await lazy.run(5)
+    two.behaviour = doubled
+    assert (await lazy.run(5)).value == ([20], (1, 1))
+    assert lazy.leases() == AT_REST
+
+
+async def test_a_deadline_does_not_end_the_test_of_parts_on_demand(lazy: Bench) -> None:
+    lazy.factory.of["one"].behaviour = gate = Gate()
+    with pytest.raises(DeadlineExceeded):
+        await lazy.run(5, timeout=0.05)
+    await gate.entered()
+    gate.open()
+    assert (await lazy.run(5)).value == ([20], (1, 1))
+    samples = [seen["x"].item() for seen in gate.seen]  # type: ignore[union-attr]
+    assert samples == [1, 5]
+
+
+async def test_a_new_part_on_demand_is_tested_before_it_serves(lazy: Bench) -> None:
+    lazy.factory.of["two"].behaviour = lambda inputs: {"y": 3 * inputs["x"]}  # type: ignore[operator]
+    write_double(lazy.root, 2, name="two", queue=6, start="on_demand")
+    with pytest.raises(BackendError, match="chain@1, which uses it, fails: self-test"):
+        await lazy.registry.load("two")
+    lazy.factory.of["two"].behaviour = doubled
+    assert (await lazy.run(1)).value == ([4], (1, 1))
 
 
 async def test_a_fault_in_the_code_of_its_task_does_not_keep_a_part_from_loading(

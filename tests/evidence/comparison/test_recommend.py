@@ -221,6 +221,16 @@ def test_the_chosen_group_becomes_the_default_one(tmp_path: Path) -> None:
         write_default_group(path, "gone")
 
 
+def test_the_chosen_group_starts_on_demand_as_the_default_one_did(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.replace("count = 4\n", 'count = 4\nstart = "on_demand"\n'), "utf-8")
+    write_default_group(path, "spare")
+    assert [group["start"] for group in tomllib.loads(path.read_text())["instance_group"]] == [
+        "on_demand",
+        "on_demand",
+    ]
+
+
 def test_it_is_written_only_when_agreed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

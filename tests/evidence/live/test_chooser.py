@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paddlepool.contracts.errors import WorkerCrashed
+from paddlepool.contracts.errors import ModelNotReady, WorkerCrashed
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.status import Choice
 from paddlepool.engine.registry.model import ServedModel
@@ -401,6 +401,32 @@ async def test_a_default_group_that_keeps_crashing_gives_way(bench: Bench) -> No
     await conclude(chooser)
     assert await bench.served_by() == "other"
     assert bench.candidate("fast") == "fast was the default group and kept crashing"
+
+
+async def test_a_model_on_demand_is_measured_once_it_is_used(bench: Bench) -> None:
+    first = AUTO + ON_DEMAND + "\n"
+    await bench.load(FAST, first=first)
+    chooser = bench.chooser()
+    assert not await choose_one(chooser)
+    assert not bench.tried.opened
+    assert await bench.served_by() == "first"
+    await conclude(chooser)
+    assert bench.served().config.starts_on_demand
+    # The processes of the group that was used are replaced by those of the one that was chosen.
+    assert bench.served().running
+    assert await bench.served_by() == "fast"
+
+
+async def test_a_choice_on_demand_that_cannot_start_gives_way(bench: Bench) -> None:
+    kept = Choice(group="fast", by="kept", reason="measured before this start")
+    bench.registry = open_registry(bench.root, bench.factory, stored_choice=lambda _files: kept)
+    bench.factory.gone[0.5] = "no such device"
+    await bench.load(FAST, first=AUTO + ON_DEMAND + "\n")
+    with pytest.raises(ModelNotReady, match="'fast' cannot start"):
+        await bench.served_by()
+    assert await choose_one(bench.chooser())
+    assert await bench.served_by() == "first"
+    assert bench.served().choice.reason == "fast was the default group and could not start"
 
 
 async def test_off_chooses_nothing(bench: Bench) -> None:

@@ -13,7 +13,12 @@ import pytest
 from paddlepool.contracts.errors import BackendError, ConfigError, ExportError, RunRefused
 from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
-from paddlepool.making.export.sealed_groups import check_configured, check_usual, config_text
+from paddlepool.making.export.sealed_groups import (
+    Usage,
+    check_configured,
+    check_usual,
+    config_text,
+)
 from paddlepool.making.export.trial import Trial, run_trial
 from paddlepool.models.repository.config import ModelConfig, parse_config
 
@@ -399,6 +404,8 @@ def test_bfloat16_is_a_candidate_only_on_real_inputs() -> None:
         two = [each for each in groups if each.name in ("native", "onednn_bf16")]
         config = parse_config(config_text(trial, two, real=real).encode())
         assert (config.first_group is not None) is real  # "auto", or native alone
+    usage = Usage(on_demand=True)
+    assert parse_config(config_text(trial, groups, usage, real=True).encode()).starts_on_demand
 
 
 @pytest.mark.parametrize(

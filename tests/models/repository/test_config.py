@@ -43,6 +43,19 @@ def test_a_chosen_group_takes_the_threads_of_the_one_before(tmp_path: Path) -> N
     assert config.served_by("main") is config
 
 
+@pytest.mark.parametrize("default", ["auto", "first"])
+def test_a_default_group_on_demand_stays_so_when_another_takes_over(
+    tmp_path: Path, default: str
+) -> None:
+    groups = group("first", ON_DEMAND, "count = 2") + group("second", ON_DEMAND)
+    config = loaded(tmp_path, f'default_group = "{default}"\n{groups}')
+    assert config.default_group == "first"
+    served = config.served_by("second")
+    assert config.starts_on_demand
+    assert served.starts_on_demand
+    assert served.group("second").count == 2
+
+
 def test_the_next_first_group_never_has_more_threads_than_the_one_before(tmp_path: Path) -> None:
     """Each group that a machine cannot run would otherwise double the processes of the next."""
     text = (
@@ -77,12 +90,11 @@ def test_processes_of_more_threads_are_as_many_as_before(
 @pytest.mark.parametrize(
     ("lines", "named"),
     [
-        ([ON_DEMAND], '"auto" needs a group with start = "always"'),
         (["tolerance = 1", "budget = { agreement = 1.0 }"], "budget replaces tolerance"),
         (["budget = {}"], "must set mean_difference, agreement or both"),
         (["budget = { agreement = 2 }"], "less than or equal to 1"),
     ],
-    ids=["nothing to begin with", "two judges", "an empty budget", "no such agreement"],
+    ids=["two judges", "an empty budget", "no such agreement"],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, lines: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):

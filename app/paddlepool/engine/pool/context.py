@@ -109,7 +109,8 @@ class EngineContext:
     """What all groups of a registry share.
 
     A predictor process is replaced by a fresh one if it has more than `max_resident_bytes` and more
-    than 1.5 times its initial memory.
+    than 1.5 times its initial memory. A group that starts on demand is stopped when it was not used
+    for `on_demand_idle_seconds`.
     """
 
     open_predictor: PredictorFactory
@@ -119,6 +120,7 @@ class EngineContext:
     agreement_of: AgreementOf = lambda _info: None
     yielding: Yielding = field(default_factory=Yielding)
     on_demand: OnDemand = field(default_factory=OnDemand)
+    on_demand_idle_seconds: float = math.inf
 
 
 WINDOW_SECONDS = 60.0

@@ -108,7 +108,8 @@ class Group:
     """One instance group of a served version.
 
     start() opens its instances; a group that starts on demand is started by its first job. Such a
-    group may be stopped while it is idle, and its next job starts it again.
+    group may be stopped while it is idle, and its next job starts it again. A default group that
+    starts on demand does not count among the groups that OnDemand limits.
     """
 
     config: InstanceGroup
@@ -130,6 +131,10 @@ class Group:
         self._backoff = RestartBackoff(self.context.clock)
         self._batcher = self._new_batcher()
         self._low_priority = False
+        self._on_demand = self.config.start == "on_demand"
+        self._is_default = self.config.name == self.files.config.default_group
+        self._last_used = 0.0
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._instances: list[Instance[Tensors, RunResult]] = []
         refusal = self._spec.refusal
         self._failure: PaddlepoolError | None = BackendError(refusal) if refusal else None
@@ -163,6 +168,9 @@ class Group:
             return [failed]
         if not self._instances and not self._batcher.closed:
             self._low_priority = low_priority
+            if self._on_demand and self.context.on_demand_idle_seconds < math.inf:
+                self._last_used = self.context.clock()
+                self._check_idle_in(self.context.on_demand_idle_seconds)
             yielding = self.context.yielding
             self._instances = [
                 Instance(
@@ -270,8 +278,12 @@ class Group:
         if reason := self._unusable_reason():
             self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
             raise ModelNotReady(f"instance group {self.config.name!r}: {reason}")
-        if self.config.start == "on_demand" and not self._batcher.closed:
-            self.context.on_demand.use(self)
+        if self._on_demand and not self._batcher.closed:
+            self._last_used = self.context.clock()
+            if self._is_default:
+                self.start(low_priority=True)  # so that all parts of a composed model open at once
+            else:
+                self.context.on_demand.use(self)
         return self._batcher
 
     def idle(self) -> bool:
@@ -279,18 +291,36 @@ class Group:
         opened = all(instance.opened.done() for instance in self._instances)
         return opened and self._batcher.idle
 
-    def stop(self) -> None:
+    def stop(self, why: str = "to make room for another") -> None:
         """End the processes without waiting for them; the next job starts the group again."""
         if self._batcher.closed:
             return
+        self._cancel_idle_timer()
         batcher, self._batcher = self._batcher, self._new_batcher()
         instances, self._instances = self._instances, []
         self._first_opened = None
-        log.info("%s: stopped to make room for another", self._name)
+        log.info("%s: stopped %s", self._name, why)
         batcher.close(ModelNotReady("the instance group was stopped"))
         ending = asyncio.create_task(close_all(instances), name=f"{self._name} end")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+
+    def _check_idle_in(self, seconds: float) -> None:
+        self._idle_timer = asyncio.get_running_loop().call_later(seconds, self._stop_if_unused)
+
+    def _stop_if_unused(self) -> None:
+        limit = self.context.on_demand_idle_seconds
+        left = self._last_used + limit - self.context.clock()
+        if left > 0 or not self.idle():
+            self._check_idle_in(max(left, min(1.0, limit)))
+            return
+        self.context.on_demand.forget(self)
+        self.stop(f"after {limit:g} s without a request")
+
+    def _cancel_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
 
     def _unusable_reason(self) -> str:
         """The reason why the group accepts no job; an empty string if it accepts jobs."""
@@ -303,6 +333,10 @@ class Group:
     def ready(self) -> bool:
         """Whether at least one instance takes batches and the group accepts jobs."""
         return self._batcher.live > 0 and not self._unusable_reason()
+
+    def accepts_jobs(self) -> bool:
+        """Whether a job may be queued: the group is ready, or starts on demand and can."""
+        return self.ready() or (self._on_demand and not self._unusable_reason())
 
     def status(self) -> GroupStatus:
         started = bool(self._instances)
@@ -332,6 +366,7 @@ class Group:
 
     async def close(self) -> None:
         """Fail queued jobs and end the processes. Safe to call twice and during the start."""
+        self._cancel_idle_timer()
         self._batcher.close(ModelNotReady("this model version is no longer served"))
         await close_all(self._instances)
         self.context.on_demand.forget(self)
@@ -340,15 +375,18 @@ class Group:
         """Open a predictor; for an instance's first one, measure the usual seconds of its runs.
 
         With low priority, instances open one after another and use only the processor time that
-        serving predictors leave. The process may be suspended meanwhile, so its warm-up runs are
-        not timed; the first jobs are timed instead. Raises ConfigError or BackendError if the model
+        serving predictors leave; except the first of a default group, because requests wait for it.
+        The process may be suspended meanwhile, so its warm-up runs are not timed; the first jobs
+        are timed instead. Raises ConfigError or BackendError if the model
         is rejected, and WorkerCrashed or OSError if the process could not be started or died.
         """
         batcher, low_priority = self._batcher, first and self._low_priority
         timed = first and not low_priority
-        work = partial(self._open_in_thread, timed=timed, low_priority=low_priority)
         try:
             async with self._opening if low_priority else contextlib.nullcontext():
+                awaited = self._on_demand and self._is_default and batcher.live == 0
+                yields = low_priority and not awaited
+                work = partial(self._open_in_thread, timed=timed, low_priority=yields)
                 predictor, times = await in_thread(f"{self._name} opening", work)
         except (errors.ConfigError, BackendError) as error:
             if first:  # accept no job any more

@@ -6,6 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextvars import Context
 from typing import Any
 
 from paddlepool.contracts.caller import CALLER
@@ -71,6 +72,7 @@ class ComposedModel(Leased):
         self.pipeline: ComposedPipeline | None = None
         self._observer, self._clock = observer, clock
         self._requests: dict[ModelContext, str] = {}  # admitted and not done, with their callers
+        self._test: asyncio.Task[None] | None = None
         self._work: dict[str, float] = {}  # seconds that one request needs in a part's processes
         for part in self.parts.values():
             part.acquire()
@@ -172,6 +174,23 @@ class ComposedModel(Leased):
             raise ConfigError(f"{self.name}: the task {self.config.pipeline} uses one model only")
         self.pipeline = pipeline
 
+    async def tested(self) -> None:
+        """Return when the sample request has got the right answer once; the first call tests it.
+
+        The test continues if the caller is cancelled; if it fails, the next call repeats it. Raises
+        the errors of test().
+        """
+        if self._test is None:
+            # A context of its own: the sample is not counted in the quota of a caller.
+            self._test = asyncio.create_task(self.test(), name="self-test", context=Context())
+        test = self._test
+        try:
+            await asyncio.shield(test)
+        except PaddlepoolError:
+            if self._test is test:
+                self._test = None
+            raise
+
     async def test(self) -> None:
         """Answer the sample request of this version, and check the answer.
 
@@ -219,6 +238,11 @@ class ComposedModel(Leased):
             return (directory / manifest.sample).read_bytes(), answer
         except (OSError, ValueError) as error:
             raise ManifestError(f"{self.name}/{self.version}: sample: {error}") from error
+
+    @property
+    def starts_on_demand(self) -> bool:
+        """Whether a part's default group is started by the first request."""
+        return any(part.config.starts_on_demand for part in self.parts.values())
 
     def uses(self, name: str, *, but: object) -> bool:
         """Whether a part is a version of the model `name` other than `but`."""

@@ -42,7 +42,8 @@ class Composer:
     async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
         """Build and test a composed model on the newest versions of its parts.
 
-        `instead` maps models to the versions that are about to be served, or to None. Raises
+        `instead` maps models to the versions that are about to be served, or to None. If it is
+        empty and a part starts on demand, the model's first request tests it instead. Raises
         ConfigError if a part is not served or is composed itself, and the errors of
         ComposedModel.test().
         """
@@ -53,7 +54,8 @@ class Composer:
         model = ComposedModel(files, parts, observer=context.observer, clock=context.clock)
         try:
             await model.build(self._build_pipeline)
-            await model.test()
+            if instead or not model.starts_on_demand:
+                await model.tested()
         except BaseException:
             await model.close()
             raise

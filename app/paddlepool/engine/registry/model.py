@@ -152,22 +152,27 @@ class ServedModel(Leased):
             )
             for group in files.config.instance_group
         }
-        for status in () if before is None else before.groups():
-            self.record_effect(status.name, status.effect)
+        self._opens_default = not self.config.starts_on_demand
+        if before is not None:
+            self._opens_default |= before.running
+            for status in before.groups():
+                self.record_effect(status.name, status.effect)
 
     async def start(self, *, low_priority: bool = False) -> None:
         """Open the groups that always run; returns when each instance is tested and warm.
 
+        So is a default group that starts on demand, if it was running when another took its place.
         A group whose program or GPU is missing is skipped, unless it is the default group. Use
         `low_priority` while requests are served; opening then takes longer. Raises ConfigError or
         BackendError if an instance rejects the model, BackendError if its processes keep crashing,
         and WorkerCrashed if the version is closed meanwhile.
         """
+        default = self._groups[self.config.default_group]
         groups = [
             group
-            for name, group in self._groups.items()
-            if group.config.start == "always"
-            and (group.can_open or name == self.config.default_group)
+            for group in self._groups.values()
+            if (group.config.start == "always" and group.can_open)
+            or (group is default and (self._opens_default or not group.can_open))
         ]
         opened = [future for group in groups for future in group.start(low_priority=low_priority)]
         if opened:
@@ -282,7 +287,12 @@ class ServedModel(Leased):
 
     def ready(self) -> bool:
         """Whether the default group accepts jobs."""
-        return self._groups[self.config.default_group].ready()
+        return self._groups[self.config.default_group].accepts_jobs()
+
+    @property
+    def running(self) -> bool:
+        """Whether the default group has processes, or they are being started."""
+        return self._groups[self.config.default_group].status().started
 
     async def close(self) -> None:
         """End every predictor and the pipeline. Queued jobs fail with ModelNotReady."""

@@ -173,8 +173,9 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
 def write_default_group(path: Path, name: str) -> None:
     """Make the group `name` the default group in the config.toml at `path`.
 
-    It then starts with the server. If another group was the default, `name` also gets as many
-    instances as fit into the threads of that group, at least one, and that group starts on demand.
+    It then starts when the default group did, with the server or on demand. If another group was
+    the default, `name` also gets as many instances as fit into the threads of that group, at least
+    one, and that group starts on demand.
     Raises ConfigError as write_group() does.
     """
     config = load_config(path)
@@ -183,7 +184,10 @@ def write_default_group(path: Path, name: str) -> None:
         if document.get("default_group") == AUTO:  # replace its comment, which explains "auto"
             document["default_group"].comment("by paddlepool tune; was auto")
         document["default_group"] = name
-        chosen.pop("start", None)
+        if config.starts_on_demand:
+            chosen["start"] = "on_demand"
+        else:
+            chosen.pop("start", None)
         if config.default_group != name:
             chosen["count"] = max(1, config.count_of_threads(name))
             _table(document, config.default_group, path)["start"] = "on_demand"

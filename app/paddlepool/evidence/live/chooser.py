@@ -104,6 +104,8 @@ class Chooser:
         for served in models:
             if self._give_up_crashing(served):
                 return True
+            if not served.running:  # starts on demand, and no request has used it
+                continue
             unfinished = served.choice.by == "start" or served in self._searches
             if unfinished and self._advance_search(served):
                 return True
@@ -263,12 +265,17 @@ class Chooser:
         search.not_before = self.clock() + RETRY_SECONDS
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
-        """Return to the first group if the chosen one keeps crashing; False if nothing was done."""
+        """Return to the first group if the chosen one crashes or cannot start, as on demand.
+
+        Returns False if nothing was done.
+        """
         first, chosen = served.files.config.first_group, served.config.default_group
         states = {status.name: status.reason for status in served.groups()}
-        if first is None or chosen == first or states.get(chosen) != CRASH_LOOP:
+        state = states.get(chosen, "")
+        if first is None or chosen == first or not state.startswith((CRASH_LOOP, CANNOT_START)):
             return False
-        why = f"{chosen} was the default group and kept crashing"
+        fault = "kept crashing" if state == CRASH_LOOP else "could not start"
+        why = f"{chosen} was the default group and {fault}"
         self._crashed[_key(served, chosen)] = why
         log.error("%s@%d: %s; back to %s", served.name, served.version, why, first)
         try:

@@ -59,12 +59,13 @@ class Usage:
     """What is known of a model's use, for its new config.toml: the task and realistic inputs.
 
     `max_batch_size` is that of a model whose rows are independent. `warmup` are shapes of the only
-    input.
+    input. With `on_demand`, the first request starts the model's processes.
     """
 
     pipeline: str | None = None
     max_batch_size: int = 8
     warmup: Sequence[tuple[int, ...]] = ()
+    on_demand: bool = False
 
 
 UNKNOWN = Usage()
@@ -190,7 +191,8 @@ def config_text(
         text = template(kind, size=usage.max_batch_size) + "\n"
     for number, group in enumerate(fit):
         text += f'[[instance_group]]\nname = "{group.name}"\nbackend = "{group.backend}"\n'
-        text += 'start = "on_demand"\n' if number else 'count = "cores"\n'
+        text += "" if number else 'count = "cores"\n'
+        text += 'start = "on_demand"\n' if number or usage.on_demand else ""
         if group.budget is not None:
             limits = [f"mean_difference = {group.budget.mean_difference:.3g}"]
             if group.budget.agreement is not None:

@@ -168,7 +168,7 @@ class ModelConfig(_Table):
     `outputs` maps outputs of the program to the names under which they are served. `parts` maps the
     parts of a composed model to the models that serve them; such a model has no program and no
     instance group. In the result of load_config(), `default_group` is always the name of a group:
-    "auto" is replaced by the first group with start = "always".
+    "auto" is replaced by the first group with start = "always", or by the first of all.
     """
 
     pipeline: str | None = None
@@ -209,13 +209,8 @@ class ModelConfig(_Table):
             raise ValueError(f"instance group names repeat: {names}")
         if self.default and self.pipeline is None:
             raise ValueError("default = true needs a pipeline: it is a task's default model")
-        if self.default_group == AUTO and AUTO not in names:
-            if all(group.start != "always" for group in self.instance_group):
-                raise ValueError('default_group "auto" needs a group with start = "always"')
-        elif self.default_group not in names:
+        if self.default_group not in (AUTO, *names):
             raise ValueError(f"default_group {self.default_group!r} is not one of {names}")
-        elif self.group(self.default_group).start != "always":
-            raise ValueError(f"default_group {self.default_group!r} must have start = 'always'")
         if len(set(self.outputs.values())) != len(self.outputs):
             raise ValueError(f"outputs have the same name: {list(self.outputs.values())}")
         for group in self.instance_group:
@@ -241,7 +236,8 @@ class ModelConfig(_Table):
         """Return a copy whose `default_group` is the name of a group instead of "auto"."""
         if self.default_group != AUTO or any(group.name == AUTO for group in self.instance_group):
             return self
-        first = next(group.name for group in self.instance_group if group.start == "always")
+        # The first one that always runs, if there is one.
+        first = min(self.instance_group, key=lambda group: group.start != "always").name
         resolved = self.model_copy(update={"default_group": first})
         resolved._first_group = first
         return resolved
@@ -264,6 +260,11 @@ class ModelConfig(_Table):
         default = self.group(self.default_group)
         return default.count * default.threads // self.group(name).threads
 
+    @property
+    def starts_on_demand(self) -> bool:
+        """Whether the default group starts with the first request instead of with the server."""
+        return self.group(self.default_group).start == "on_demand"
+
     def threads(self) -> int:
         """Total threads of the groups that always run.
 
@@ -280,8 +281,8 @@ class ModelConfig(_Table):
         """Return a copy in which `name` replaces the default group.
 
         The new default group has at least `count` processes, by default count_in_place(). Its base
-        is the replaced group, unless config.toml names another. The replaced group starts on demand
-        from then on.
+        is the replaced group, unless config.toml names another. It starts when the replaced group
+        did, which starts on demand from then on.
         """
         if count is None:
             count = self.count_in_place(name)
@@ -291,7 +292,7 @@ class ModelConfig(_Table):
         changes: dict[str, dict[str, Any]] = {
             default: {"start": "on_demand"},
             name: {
-                "start": "always",
+                "start": self.group(default).start,
                 "count": max(1, count, self.group(name).count),
                 "base": self.group(name).base or default,
             },

@@ -50,7 +50,7 @@ class Replays(BaseModel):
 class ComparedGroup(info.GroupInfo):
     """An instance group with its activity in the window."""
 
-    start: str = Field(description="`always`, or `on_demand`: when a request first names it.")
+    start: str = Field(description="`always`, or `on_demand`: when a request first uses it.")
     base: str | None = Field(description="The group it is proven against; null: it has none.")
     candidate: bool = Field(description="Whether it may be chosen as the default group.")
     options: dict[str, Any] = Field(description="Options of its backend in config.toml.")
