@@ -21,7 +21,7 @@ from paddlepool.contracts.errors import (
     UnsupportedMediaType,
 )
 from paddlepool.tasks.codecs import limits
-from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.decode import decode, pages_of
 from paddlepool.tasks.codecs.limits import PictureLimits
 from tests.tasks.codecs import heic_samples, pictures
 from tests.tasks.codecs.pictures import UPRIGHT, near
@@ -53,6 +53,41 @@ def altered(body: bytes, tag: int, value: int, *, count: int | None = None) -> b
     at = entry(body, tag)
     number = struct.unpack_from("<L", body, at + 4)[0] if count is None else count
     return body[: at + 2] + struct.pack("<HLL", 4, number, value) + body[at + 12 :]
+
+
+def pages(*kinds: int) -> bytes:
+    """A TIFF with a page of each kind, as tag 254 says it; the second page is upside down."""
+    file = io.BytesIO()
+    first, *others = [pictures.corners().rotate(180 * (n == 1)) for n, _ in enumerate(kinds)]
+    for image, kind in zip((first, *others), kinds, strict=True):
+        image.encoderinfo = {"tiffinfo": {254: kind}}
+    first.save(file, "TIFF", save_all=True, append_images=others, tiffinfo={254: kinds[0]})
+    return file.getvalue()
+
+
+def test_a_page_of_a_tiff_is_decoded_by_its_place() -> None:
+    body = pages(2, 2)
+    first, second = (decode(body, LIMITS, place) for place in (0, 1))
+    assert np.array_equal(first[::-1, ::-1], second)
+
+
+def test_smaller_versions_and_masks_are_no_pages() -> None:
+    body = pages(1, 2, 1, 4, 0)
+    assert pages_of(body, LIMITS, 9) == [0, 1, 4]
+    assert pages_of(body, LIMITS, 2) == [0, 1]
+    assert pages_of(pictures.encoded(pictures.corners(), "PNG"), LIMITS, 9) == [0]
+
+
+def test_directories_in_a_circle_end() -> None:
+    body = bytearray(pages(2, 2))
+    start = int.from_bytes(body[4:8], "little")
+    end = start + 2 + 12 * int.from_bytes(body[start : start + 2], "little")
+    body[end : end + 4] = body[4:8]
+    assert pages_of(bytes(body), LIMITS, 9) == [0]
+    body[end : end + 4] = struct.pack("<L", len(body) + 9)
+    assert pages_of(bytes(body), LIMITS, 1) == [0]
+    with pytest.raises(ImageUnreadable, match="the TIFF data is damaged"):
+        pages_of(bytes(body), LIMITS, 9)
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)

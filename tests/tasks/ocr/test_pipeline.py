@@ -1,16 +1,21 @@
 """The ocr pipeline: pictures to lines, over real codec processes."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from paddlepool.contracts.errors import (
     BackendError,
     ConfigError,
     ImageUnreadable,
+    InputError,
     InvalidParameter,
+    TooManyInputs,
 )
 from paddlepool.tasks.ocr.parts import Parts
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
@@ -57,6 +62,41 @@ def test_several_pictures_are_several_pages(server: Server, tmp_path: Path) -> N
     result, _ = server.ask(info(tmp_path), *pictures, blank)
     assert [[line.text for line in p.lines] for p in result.pages] == [["a"], ["b"], []]
     assert result.text == "a\n\fb\n\f"
+
+
+def tiff(texts: str, **options: Any) -> bytes:
+    """A page for each text."""
+    first, *others = [Image.fromarray(page([(20, 30, 180, 54, text)])) for text in texts]
+    file = io.BytesIO()
+    first.save(file, "TIFF", save_all=True, append_images=others, **options)
+    return file.getvalue()
+
+
+def test_the_pages_of_a_tiff_are_pages(server: Server, tmp_path: Path) -> None:
+    model = info(tmp_path)
+    result, context = server.ask(model, tiff("ab"), PAGE, tiff("b", compression="tiff_lzw"))
+    assert result.text == "a\n\fb\n\fb\na\na\n\fb\n"
+    assert len(context.shapes["detect"]) == 4
+    first, _ = server.ask(model, tiff("ab"), first_page=True)
+    assert first.text == "a\n"
+
+
+def test_the_pages_of_a_request_are_limited(server: Server, tmp_path: Path) -> None:
+    model = info(tmp_path)
+    with pytest.raises(TooManyInputs, match=r"more than 64 pages") as refused:
+        server.ask(model, tiff("a" * 65))
+    assert refused.value.limit == 64
+    with pytest.raises(TooManyInputs, match=r"^the pictures have more than 64 pages"):
+        server.ask(model, tiff("a" * 64), PAGE)
+
+
+def test_a_bad_page_is_named_by_its_number(server: Server, tmp_path: Path) -> None:
+    model, body = info(tmp_path), tiff("ab", compression="tiff_lzw")
+    body = body.replace(body[-40:], bytes(40))
+    with pytest.raises(InputError, match=r"^picture 1, page 2: the file is a TIFF with samples"):
+        server.ask(model, body)
+    result, _ = server.ask(model, body, first_page=True)
+    assert result.text == "a\n"
 
 
 def test_a_bad_picture_is_named_by_its_number(server: Server, tmp_path: Path) -> None:
@@ -125,8 +165,10 @@ def test_the_picture_shows_the_boxes(server: Server, tmp_path: Path) -> None:
     result, _ = server.ask(model, PAGE, format="png")
     assert result.image is not None
     assert result.image.startswith(b"\x89PNG")
-    with pytest.raises(InvalidParameter, match="draws one picture, received 2"):
+    with pytest.raises(InvalidParameter, match="draws one page, received 2"):
         server.ask(model, PAGE, PAGE, format="png")
+    with pytest.raises(InvalidParameter, match="draws one page, received 2"):
+        server.ask(model, tiff("ab"), format="png")
 
 
 def test_many_lines_are_cut_in_portions() -> None:

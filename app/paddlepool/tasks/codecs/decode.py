@@ -10,6 +10,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from typing import Any
 
 import cv2
@@ -56,10 +57,11 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 }
 
 
-def decode(body: bytes, limits: PictureLimits) -> Pixels:
+def decode(body: bytes, limits: PictureLimits, page: int = 0) -> Pixels:
     """Decode the first frame or page and turn it upright: RGBA if it is transparent, else RGB.
 
-    Colours are white where alpha is 0, because invisible colours must not change a result.
+    Colours are white where alpha is 0, because invisible colours must not change a result. `page`
+    is the place of another page of a TIFF in its file, see pages_of().
     Raises InputError. Ends the process if decoding takes more processor time than `limits.seconds`
     allows for a picture of this size.
     """
@@ -69,7 +71,7 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
     try:
         with warnings.catch_warnings(), time_limit(limits):
             warnings.simplefilter("ignore")
-            return _decode(body, kind, limits)
+            return _decode(body, kind, limits, page)
     except (errors.InputError, MemoryError):
         raise
     except Image.DecompressionBombError:  # more than twice the limit
@@ -83,7 +85,43 @@ def decode(body: bytes, limits: PictureLimits) -> Pixels:
         raise errors.ImageUnreadable(f"the {kind} data is damaged or incomplete") from None
 
 
-def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
+def pages_of(body: bytes, limits: PictureLimits, most: int) -> list[int]:
+    """Return the places in the file of the pages of a TIFF, [0] for other formats.
+
+    The first directory is a page; others are not if they hold a smaller version or a mask of a
+    page. Reads no pixels, and no further directory after `most` pages or MOST_DIRECTORIES. Raises
+    InputError.
+    """
+    kind = sniff(body, limits.formats)
+    if kind != "TIFF":
+        return [0]
+    try:
+        with warnings.catch_warnings(), time_limit(limits):
+            warnings.simplefilter("ignore")
+            pages = (
+                place
+                for place, directory in enumerate(islice(_directories(body), MOST_DIRECTORIES))
+                if place == 0 or not directory.get(NEW_SUBFILE_TYPE, 0) & _NO_PAGE
+            )
+            return list(islice(pages, most))
+    except Exception:
+        raise errors.ImageUnreadable(f"the {kind} data is damaged or incomplete") from None
+
+
+def _directories(body: bytes) -> Iterator[ImageFileDirectory_v2]:
+    """Yield the directories of a TIFF, all in one object that changes; ends at a cycle."""
+    file, directory = io.BytesIO(body), ImageFileDirectory_v2(body[:8])
+    seen: set[int] = set()
+    while (offset := directory.next) and offset not in seen:
+        seen.add(offset)
+        file.seek(offset)
+        directory.load(file)  # without an error, and empty, if the offset is beyond the end
+        if not len(directory):
+            raise ValueError("an empty directory")
+        yield directory
+
+
+def _decode(body: bytes, kind: str, limits: PictureLimits, page: int) -> Pixels:
     # Pillow rejects a picture of more than twice this size before it allocates memory for it.
     Image.MAX_IMAGE_PIXELS = limits.pixels
     # By default, a PNG with a profile or a text of more than 1 MiB counts as damaged.
@@ -93,7 +131,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
     quiet: AbstractContextManager[None] = nullcontext()
     if kind == "TIFF":
         # Pillow's own reader treats the samples of separate planes as bytes.
-        TiffImagePlugin.READ_LIBTIFF = check_kind(body) == _SEPARATE
+        TiffImagePlugin.READ_LIBTIFF = check_kind(body, page) == _SEPARATE
         quiet = _discard_stderr()
     elif kind == "AVIF":
         # Set the brand of a still picture. With the brand of a sequence, the decoder would return
@@ -107,6 +145,8 @@ def _decode(body: bytes, kind: str, limits: PictureLimits) -> Pixels:
         )
     name = "HEIF" if kind == "HEIC" else kind.upper()
     with quiet, Image.open(io.BytesIO(body), formats=(name,)) as image:
+        if page:
+            image.seek(page)
         width, height = image.size
         check_size(width, height, limits)
         allow_pixels(width * height, limits)
@@ -257,6 +297,8 @@ def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> 
             )
 
 
+NEW_SUBFILE_TYPE, _NO_PAGE = 254, 1 | 4
+MOST_DIRECTORIES = 1_000
 BITS, COMPRESSION, COLOURS, SAMPLES, SAMPLE_FORMAT = 258, 259, 262, 277, 339
 _FILL_ORDER, _PLANES, _EXTRA_SAMPLES = 266, 284, 338
 
@@ -266,15 +308,12 @@ _WHITE_IS_ZERO, _YCBCR, _JPEG, _SEPARATE = 0, 6, 7, 2
 MOST_SAMPLES = 6
 
 
-def check_kind(body: bytes) -> int:
-    """Return how the samples of a TIFF are stored: 1 pixel by pixel, 2 in separate planes.
+def check_kind(body: bytes, place: int = 0) -> int:
+    """Return how the samples of a TIFF's page are stored: 1 pixel by pixel, 2 in separate planes.
 
     Raises UnsupportedMediaType for kinds of TIFF that Pillow does not decode to the right colours.
     """
-    file = io.BytesIO(body)
-    page = ImageFileDirectory_v2(body[:8])
-    file.seek(page.next)
-    page.load(file)
+    page = next(islice(_directories(body), place, None))
     compression, colours = page.get(COMPRESSION, 1), page.get(COLOURS, 0)
     bits, formats = _numbers(page.get(BITS, 1)), _numbers(page.get(SAMPLE_FORMAT, 1))
     samples, planes = page.get(SAMPLES, 1), page.get(_PLANES, 1)

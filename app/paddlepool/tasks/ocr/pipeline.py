@@ -9,12 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from paddlepool.contracts.errors import BackendError, InputError, InvalidParameter
+from paddlepool.contracts.errors import (
+    BackendError,
+    InputError,
+    InvalidParameter,
+    TooManyInputs,
+)
 from paddlepool.contracts.ports import RequestContext, ServedModelInfo
 from paddlepool.tasks.codecs.pool import Codecs
 from paddlepool.tasks.ocr.parts import ORIENT, Parts
 from paddlepool.tasks.ocr.reader import CHECKS, STAGES, PageReader
-from paddlepool.tasks.ocr.request import OcrRequest, OcrResult
+from paddlepool.tasks.ocr.request import MOST_PAGES, OcrRequest, OcrResult, Page
 
 RGB = 3
 """Bytes of a pixel."""
@@ -22,6 +27,23 @@ SIMILAR = 0.95
 """Least share of equal characters in a self-test's answer, and of boxes near the expected ones."""
 NEAR = 16
 """Maximum distance, in pixels, of corners that are near. bfloat16 moves some as far as that."""
+
+
+def _check_pages(count: int, *, png: bool) -> None:
+    """Raise InvalidParameter or TooManyInputs if a request has too many pages."""
+    if png and count > 1:
+        raise InvalidParameter(
+            f"format=png draws one page, received {count}",
+            parameter="format",
+            limit="json, text",
+            received=count,
+        )
+    if count > MOST_PAGES:
+        raise TooManyInputs(
+            f"the pictures have more than {MOST_PAGES} pages, which is the limit",
+            limit=MOST_PAGES,
+            received=f"more than {MOST_PAGES}",
+        )
 
 
 class OcrPipeline:
@@ -34,10 +56,10 @@ class OcrPipeline:
         codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
 
     async def run(self, payload: OcrRequest, context: RequestContext) -> OcrResult:
-        """Read the pictures one after another.
+        """Read the pages of the pictures one after another; one page is in memory at a time.
 
-        Raises InputError for a bad picture or option, Overloaded, QuotaExceeded, OSError, and the
-        errors of CodecPool.submit() and RequestContext.infer().
+        Raises InputError for a bad picture or option, or too many pages, Overloaded, QuotaExceeded,
+        OSError, and the errors of CodecPool.submit() and RequestContext.infer().
         """
         if payload.orientation and self._parts.orienter is None:
             raise InvalidParameter(
@@ -52,26 +74,29 @@ class OcrPipeline:
                 limit=most,
                 received=payload.limit,
             )
-        if payload.format == "png" and len(payload.pictures) > 1:
-            raise InvalidParameter(
-                f"format=png draws one picture, received {len(payload.pictures)}",
-                parameter="format",
-                limit="json, text",
-                received=len(payload.pictures),
-            )
-        pages, image = [], None
+        count, png = len(payload.pictures), payload.format == "png"
+        _check_pages(count, png=png)
+        pages: list[Page] = []
+        image = None
         for number, body in enumerate(payload.pictures, 1):
-            with self._codecs.pictures.open(RGB * self._codecs.limits.pixels) as picture:
-                reader = PageReader(self._parts, self._codecs, picture, payload, context)
-                try:
-                    await reader.open(body)
-                except InputError as error:
-                    if len(payload.pictures) == 1:
-                        raise
-                    raise error.about(f"picture {number}") from None
-                pages.append(await reader.read())
-                if payload.format == "png":
-                    image = await reader.draw()
+            places, done = [0], 0
+            while done < len(places):
+                with self._codecs.pictures.open(RGB * self._codecs.limits.pixels) as picture:
+                    reader = PageReader(self._parts, self._codecs, picture, payload, context)
+                    try:
+                        opened = await reader.open(body, places[done])
+                    except InputError as error:
+                        if count == len(places) == 1:
+                            raise
+                        page = f", page {done + 1}" if done else ""
+                        raise error.about(f"picture {number}{page}") from None
+                    if not done:
+                        places = opened
+                        _check_pages(len(pages) + len(places) + count - number, png=png)
+                    pages.append(await reader.read())
+                    if png:
+                        image = await reader.draw()
+                done += 1
         return OcrResult(pages=tuple(pages), image=image)
 
     def payload_of(self, sample: bytes) -> OcrRequest:

@@ -18,7 +18,7 @@ from paddlepool.engine.queue.job import INLINE_BYTES
 from paddlepool.tasks.codecs.picture import Picture
 from paddlepool.tasks.codecs.pool import Codecs, check_pixels, check_types
 from paddlepool.tasks.ocr.parts import DETECT, ORIENT, RECOGNISE, Parts
-from paddlepool.tasks.ocr.request import Line, OcrRequest, Page
+from paddlepool.tasks.ocr.request import MOST_PAGES, Line, OcrRequest, Page
 from paddlepool.tasks.transforms.config import DetResizeForTest
 from paddlepool.tasks.transforms.labels import Text, text_from_best, text_from_classes
 
@@ -36,7 +36,11 @@ LINE_BYTES = 8 << 20
 def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
     check_types(meta, {"shape": [int] * 3, "seconds": {"decode": float, "preprocess": float}})
     check_pixels(call, meta["shape"][0] * meta["shape"][1])
-    _check_arrays(arrays, input=("float32", arrays["input"].shape))
+    pages = len(arrays["places"])
+    if not (pages == 0) == (call["place"] > 0) or pages > call["most_pages"]:
+        raise ValueError(f"{pages} pages")
+    shapes = {"input": ("float32", arrays["input"].shape), "places": ("int32", (pages,))}
+    _check_arrays(arrays, **shapes)
 
 
 def check_turned(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
@@ -103,15 +107,18 @@ class PageReader:
         self._limits = asdict(codecs.limits)
         self._detection = parts.detection(payload)
 
-    async def open(self, body: bytes) -> None:
-        """Decode the picture and turn it upright, and make the detector's input.
+    async def open(self, body: bytes, place: int = 0) -> list[int]:
+        """Decode a page of a picture and turn it upright, and make the detector's input.
 
-        Raises InputError, Overloaded, QuotaExceeded, and the errors of submit() and infer().
+        For `place` 0, returns the places of all pages of the request in the file, but at most one
+        more than MOST_PAGES. Raises InputError, Overloaded, QuotaExceeded, and the errors of
+        submit() and infer().
         """
         orienter = self._parts.orienter if self._payload.orientation else None
         detect = self._detector_meta()
         first = detect if orienter is None else {"operations": orienter.config.as_meta()}
         meta = {"most_side": None, "limits": self._limits, "format": self._payload.format} | first
+        meta |= {"place": place, "most_pages": 1 if self._payload.first_page else MOST_PAGES + 1}
         reply = await self._call(
             "open_page", meta, {"body": np.frombuffer(body, np.uint8)}, crash_error=ImageUnreadable
         )
@@ -119,6 +126,7 @@ class PageReader:
         self._shape = reply.meta["shape"]
         CALLER.get().spend("pixels", self._shape[0] * self._shape[1])
         self._angle = 0
+        places: list[int] = reply.arrays["places"].tolist()
         if orienter is not None:
             [scores] = await self._infer(ORIENT, orienter.input, reply.arrays["input"])
             self._angle = self._parts.angles[int(scores[0].argmax())]
@@ -126,6 +134,7 @@ class PageReader:
             reply = await self._call("turn_page", meta, {})
             self._shape = reply.meta["shape"]
         self._input = reply.arrays["input"]
+        return places
 
     async def read(self) -> Page:
         """Find the lines and read them. Call open() first. Raises as open() does."""

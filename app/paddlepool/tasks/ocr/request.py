@@ -14,6 +14,8 @@ from paddlepool.tasks.options import Options, schemas
 
 MOST_PICTURES = 16
 """Maximum pictures of one request."""
+MOST_PAGES = 64
+"""Maximum pages of all pictures of a request; a TIFF may have several."""
 MOST_SIDE = 4000
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -49,9 +51,11 @@ class OcrRequest(OcrOptions):
     """Pictures and options, including options that only PaddleX's requests have.
 
     None stands for the model's own value. `limit_type` decides what `limit` means (docs/ocr.md).
+    With `first_page`, the further pages of a TIFF are ignored.
     """
 
     pictures: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=MOST_PICTURES)]
+    first_page: bool = False
     limit_type: Literal["min", "max"] | None = None
     thresh: Share | None = None
     box_thresh: Share | None = None
@@ -128,7 +132,7 @@ def _read(inputs: Tensors, parameters: Mapping[str, Any]) -> OcrRequest:
     picture: bytes = inputs["image"].item(0)
     if not picture:
         raise FileMissing("image: the picture has 0 bytes", received=0)
-    return OcrRequest(pictures=(picture,), **parameters)
+    return OcrRequest(pictures=(picture,), first_page=True, **parameters)
 
 
 def _write(result: OcrResult) -> Tensors:

@@ -130,7 +130,7 @@ async def read_text(request: Request, services: ServicesDep) -> Response:
     """Takes pictures as files of a form, as the body, or in JSON.
 
     JSON has `image` or `images` in base64. With PaddleX's member `file`, the request and its reply
-    are those of PaddleX's pipeline OCR. Uses only the first of several frames or pages.
+    are those of PaddleX's pipeline OCR. Each page of a TIFF is a page of the reply.
     """
     kind = media_type(request)
     may_be_json = kind == _JSON or kind in UNDECLARED_TYPES
@@ -169,7 +169,7 @@ async def _as_paddlex(
         picture = await run_off_loop(services, decode, size=size)
         if picture.startswith(b"%PDF"):
             raise refused("file", "PDF files are not supported; send each page as a picture")
-        return OcrRequest(pictures=(picture,), **options)
+        return OcrRequest(pictures=(picture,), first_page=True, **options)
 
     query = request.query_params
     output = await _run(services, read, {name: query[name] for name in ROUTING if name in query})

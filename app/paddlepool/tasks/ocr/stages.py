@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.tasks.codecs.decode import decode
+from paddlepool.tasks.codecs.decode import decode, pages_of
 from paddlepool.tasks.codecs.encode import check_output, encode
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
@@ -30,12 +30,15 @@ RED = (220, 40, 40)
 def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Decode `body` into the picture's memory, and make the first model's input from it.
 
-    meta: limits, operations (of the first model), most_side (of the input; None without limit) and
-    format of the result.
+    meta: limits, operations (of the first model), most_side (of the input; None without limit),
+    format of the result, and place of the page in the file. For place 0, the reply has the `places`
+    of all pages, but no more than `most_pages` (of meta).
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
-    picture = decode(arrays["body"].tobytes(), limits)
+    body = arrays["body"].tobytes()
+    picture = decode(body, limits, meta["place"])
+    places = pages_of(body, limits, meta["most_pages"]) if meta["place"] == 0 else []
     picture = opaque(picture, contrasting_ground(picture))
     height, width = picture.shape[:2]
     if meta["format"] == "png":  # reject now, before a model runs
@@ -44,7 +47,8 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     tensor = _tensor(picture, meta)
     write_pixels(descriptors[0], picture)
     seconds = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
-    return {"shape": [height, width, 3], "seconds": seconds}, {"input": tensor}
+    arrays = {"input": tensor, "places": np.array(places, np.int32)}
+    return {"shape": [height, width, 3], "seconds": seconds}, arrays
 
 
 def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
