@@ -12,13 +12,14 @@ the characters read that are in the truth; case and spaces aside, and wherever t
 import argparse
 import json
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 from tqdm import tqdm
+
+from paddlepool.tasks.ocr.evaluation import characters
 
 REFERENCE_LIMIT = {"textDetLimitSideLen": 64, "textDetLimitType": "min"}
 
@@ -45,10 +46,6 @@ def equal_lines(lines: Sequence[Line], reference: Sequence[Line]) -> tuple[int, 
     texts = {line.box: line.text for line in lines}
     boxes = sum(line.box in texts for line in reference)
     return boxes, sum(texts.get(line.box) == line.text for line in reference)
-
-
-def characters(lines: Iterable[Line]) -> Counter[str]:
-    return Counter("".join("".join(line.text.split()) for line in lines).lower())
 
 
 def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
@@ -93,7 +90,10 @@ def main() -> None:
     for limit, pages in results.items():
         found = read_count = all_count = 0
         for name, entries in truth.items():
-            wanted, got = characters(lines_of(entries)), characters(pages[name])
+            wanted, got = (
+                characters(line.text for line in lines)
+                for lines in (lines_of(entries), pages[name])
+            )
             found += (wanted & got).total()
             read_count += got.total()
             all_count += wanted.total()

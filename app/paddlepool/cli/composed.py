@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tqdm import tqdm
 
 from paddlepool.contracts.errors import BackendError, ConfigError, ExportError, ModelNotFound
 from paddlepool.engine.backends.process import ProcessBackend
@@ -85,6 +87,23 @@ async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
     async with opened_parts(repository, files) as model:
         await model.test()
     return "ok, the sample request got its answer"
+
+
+async def answers(
+    repository: ModelRepository,
+    files: ComposedFiles,
+    samples: Mapping[str, bytes],
+    group: str | None,
+) -> dict[str, Any]:
+    """Answer requests, by name; `group` selects groups as ComposedModel.parts_with() does.
+
+    Raises the errors of the parts and of the requests.
+    """
+    async with opened_parts(repository, files) as model:
+        return {
+            name: await model.answer(sample, group)
+            for name, sample in tqdm(samples.items(), desc=files.name, leave=False, disable=None)
+        }
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from paddlepool.cli import shared
 from paddlepool.contracts.errors import ConfigError, ManifestError, PaddlepoolError
@@ -19,9 +20,9 @@ from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.load_history import UNSEALED
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.comparison.result import align_columns
-from paddlepool.evidence.quality.ports import Source
-from paddlepool.evidence.quality.report import CARD, compare_card, read_card, write_card
-from paddlepool.evidence.quality.run import measure_model, task_quality
+from paddlepool.evidence.quality.ports import ComposedQuality, Source, TaskQuality
+from paddlepool.evidence.quality.report import CARD, Report, compare_card, read_card, write_card
+from paddlepool.evidence.quality.run import measure_composed, measure_model, task_quality
 from paddlepool.models.repository.config import load_config
 from paddlepool.models.repository.layout import ComposedFiles, ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Manifest, read_contents
@@ -50,7 +51,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--run",
         dest="self_test",  # `run` is the command's own function
         action="store_true",
-        help="also open each instance group that always runs and run its self-test",
+        help="also open the default group and each other group that always runs, and run the "
+        "self-test",
     )
     _add_quality_options(verify)
     describe = actions.add_parser(
@@ -218,7 +220,7 @@ async def _self_test(files: ModelFiles) -> str:
     )
     model = ServedModel(files, context=context)
     try:
-        await model.start()
+        await model.start(default=True)
         groups = [group for group in model.groups() if group.started]
     finally:
         await model.close()
@@ -394,6 +396,47 @@ def _check_quality_options(args: argparse.Namespace) -> None:
         raise ConfigError("--write-cards needs all the data: leave --limit out")
 
 
+def _measure(files: ModelFiles, task: TaskQuality, args: argparse.Namespace) -> Report:
+    _announce(files, files.config.default_group, files.group(args.group).name)
+    return measure_model(
+        files,
+        task,
+        group=args.group,
+        agreement=agreement_of(files.info()),
+        open_predictor=ProcessBackend(),
+        limit=args.limit,
+    )
+
+
+def _measure_composed(
+    repository: ModelRepository,
+    files: ComposedFiles,
+    task: ComposedQuality,
+    args: argparse.Namespace,
+) -> Report:
+    from paddlepool.cli.composed import answers  # imports the server
+
+    base = ",".join(
+        f"{part}:{repository.config(name).default_group}"
+        for part, name in files.config.parts.items()
+    )
+    _announce(files, base, args.group or base)
+    return measure_composed(
+        files,
+        task,
+        lambda group: asyncio.run(answers(repository, files, task.samples, group)),
+        base=base,
+        group=args.group,
+        limit=args.limit,
+    )
+
+
+def _announce(files: ModelFiles | ComposedFiles, *groups: str) -> None:
+    about = f"{files.name}@{files.version}: measuring {' and '.join(dict.fromkeys(groups))}"
+    # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang
+    print(f"\n{about}, which takes minutes", flush=True)
+
+
 def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
     """Measure and print the figures of each model; return 1 if a model card has different ones.
 
@@ -405,11 +448,7 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
         limit=args.limit,
     )
     declared = {name: task.quality for name, task in load_tasks().items()}
-    models = [
-        shared.read_version(repository, name, None)
-        for name in args.names or repository.names()
-        if not repository.config(name).parts
-    ]
+    models = [shared.read_any_version(repository, n) for n in args.names or repository.names()]
     tasks = [
         (files, files.directory.parent / CARD, task_quality(files, source, declared))
         for files in models
@@ -425,18 +464,10 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
         if task is None:
             print(f"\n{files.name}: no quality measure is defined for it")
             continue
-        groups = dict.fromkeys((files.config.default_group, files.group(args.group).name))
-        about = f"{files.name}@{files.version}: measuring {' and '.join(groups)}"
-        # Progress bars appear only on terminals; elsewhere, minutes of silence would suggest a hang
-        print(f"\n{about}, which takes minutes", flush=True)
-        report = measure_model(
-            files,
-            task,
-            group=args.group,
-            agreement=agreement_of(files.info()),
-            open_predictor=ProcessBackend(),
-            limit=args.limit,
-        )
+        if isinstance(files, ComposedFiles):
+            report = _measure_composed(repository, files, cast(ComposedQuality, task), args)
+        else:
+            report = _measure(files, cast(TaskQuality, task), args)
         figures[report.model] = report.as_json()
         print(f"\n{report.as_text()}", flush=True)
         if args.write_cards:

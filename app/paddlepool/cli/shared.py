@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from paddlepool.contracts.errors import ConfigError, ManifestError
 from paddlepool.models.repository import files
-from paddlepool.models.repository.layout import ModelFiles, ModelRepository
+from paddlepool.models.repository.layout import ComposedFiles, ModelFiles, ModelRepository
 from paddlepool.settings.server import Settings, explain
 
 PULLED = "u2netp"
@@ -79,6 +79,15 @@ def read_version(repository: ModelRepository, name: str, version: int | None = N
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
     return repository.read(name, versions[0] if version is None else version)
+
+
+def read_any_version(repository: ModelRepository, name: str) -> ModelFiles | ComposedFiles:
+    """Read the newest version of a model, which may be composed. Raises as read_version()."""
+    if not repository.config(name).parts:
+        return read_version(repository, name)
+    if versions := repository.versions(name):
+        return repository.read_composed(name, versions[0])
+    raise ManifestError(f"{name}: no version with a manifest is published")
 
 
 def served_repository(settings: Settings) -> Path:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paddlepool.contracts.ports import Pipeline, ServedModelInfo
     from paddlepool.contracts.tensors import TaskTensors, Tensors
     from paddlepool.evidence.comparison.measure import TaskComparison
-    from paddlepool.evidence.quality.ports import Source, TaskQuality
+    from paddlepool.evidence.quality.ports import ComposedQuality, Source, TaskQuality
     from paddlepool.tasks.codecs.pool import Codecs
 
 
@@ -69,7 +69,7 @@ class Task:
     warm_ups: tuple[str, ...] = ()
     """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`, if
     the repository has a model of the task when the server starts."""
-    quality: Callable[[ServedModelInfo, Source], TaskQuality] | None = None
+    quality: Callable[[ServedModelInfo, Source], TaskQuality | ComposedQuality] | None = None
     """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
     origin: str = ""
     """The distribution and its version, such as `text-tagger 0.1.0`; load_tasks() sets it."""

@@ -207,11 +207,11 @@ class ComposedModel(Leased):
             reason = f"self-test: the pipeline raised {type(error).__name__}, see the log"
             raise BackendError(reason) from error
 
-    async def answer(self, sample: bytes) -> Any:
+    async def answer(self, sample: bytes, group: str | None = None) -> Any:
         """Answer a sample request and return the answer as it is stored. Raises PaddlepoolError."""
         pipeline = self._built_pipeline()
         deadline = self._clock() + RUN_SECONDS
-        context = ModelContext(deadline=deadline, parts=self.parts_with(None), admitted=True)
+        context = ModelContext(deadline=deadline, parts=self.parts_with(group), admitted=True)
         try:
             async with asyncio.timeout(RUN_SECONDS):
                 value = await pipeline.run(pipeline.payload_of(sample), context)

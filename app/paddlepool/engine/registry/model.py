@@ -152,27 +152,23 @@ class ServedModel(Leased):
             )
             for group in files.config.instance_group
         }
-        self._opens_default = not self.config.starts_on_demand
-        if before is not None:
-            self._opens_default |= before.running
-            for status in before.groups():
-                self.record_effect(status.name, status.effect)
+        for status in () if before is None else before.groups():
+            self.record_effect(status.name, status.effect)
 
-    async def start(self, *, low_priority: bool = False) -> None:
+    async def start(self, *, low_priority: bool = False, default: bool = False) -> None:
         """Open the groups that always run; returns when each instance is tested and warm.
 
-        So is a default group that starts on demand, if it was running when another took its place.
-        A group whose program or GPU is missing is skipped, unless it is the default group. Use
-        `low_priority` while requests are served; opening then takes longer. Raises ConfigError or
-        BackendError if an instance rejects the model, BackendError if its processes keep crashing,
+        With `default`, also opens a default group that starts on demand. A group whose program or
+        GPU is missing is skipped, unless it is the default group. Use `low_priority` while requests
+        are served; opening then takes longer. Raises ConfigError or BackendError if an instance
+        rejects the model, BackendError if its processes keep crashing,
         and WorkerCrashed if the version is closed meanwhile.
         """
-        default = self._groups[self.config.default_group]
         groups = [
             group
-            for group in self._groups.values()
+            for name, group in self._groups.items()
             if (group.config.start == "always" and group.can_open)
-            or (group is default and (self._opens_default or not group.can_open))
+            or (name == self.config.default_group and (default or not group.can_open))
         ]
         opened = [future for group in groups for future in group.start(low_priority=low_priority)]
         if opened:

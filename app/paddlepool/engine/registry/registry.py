@@ -293,7 +293,8 @@ class ModelRegistry:
         model = await in_thread(f"{files.name}@{files.version} reading", build)
         try:
             model.pipeline = await self._build_pipeline(model.info)
-            await model.start(low_priority=low_priority)
+            in_use = before is not None and before.running
+            await model.start(low_priority=low_priority, default=in_use)
         except BaseException:
             await model.close()
             raise

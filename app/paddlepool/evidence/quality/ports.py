@@ -94,6 +94,15 @@ class TaskQuality(Protocol):
     def measure(self, predictor: EvaluationPredictor) -> Findings: ...
 
 
+class ComposedQuality(Protocol):
+    """What the `quality` of a task of several models returns: `samples` are requests by name."""
+
+    samples: Mapping[str, bytes]
+
+    def measure(self, answers: Mapping[str, Any]) -> Findings:
+        """Judge the answers to the samples, as ComposedPipeline.answer_of() returns them."""
+
+
 def folder(path: Path) -> Path:
     if not path.is_dir():
         raise ConfigError(f"no such folder: {path} (--data names the data folder)")

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from paddlepool.contracts.ports import Agreement, PredictorFactory, ServedModelI
 from paddlepool.contracts.tensors import Tensors, mean_difference
 from paddlepool.evidence.quality import ports
 from paddlepool.evidence.quality.report import Report
-from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.models.repository.layout import ComposedFiles, ModelFiles
 
 TRAIN_SHARE = 8_000
 """Number of pictures at the start of the t10k file that train the committed model."""
@@ -70,17 +70,19 @@ class DigitQuality:
         return ports.Findings(tables=(table,))
 
 
-Measure = Callable[[ServedModelInfo, ports.Source], ports.TaskQuality]
+Measure = Callable[[ServedModelInfo, ports.Source], ports.TaskQuality | ports.ComposedQuality]
 
 
 def task_quality(
-    files: ModelFiles, source: ports.Source, tasks: Mapping[str, Measure | None]
-) -> ports.TaskQuality | None:
+    files: ModelFiles | ComposedFiles, source: ports.Source, tasks: Mapping[str, Measure | None]
+) -> ports.TaskQuality | ports.ComposedQuality | None:
     """Return the model's measure of quality with its data loaded, or None if it has none.
 
     `tasks` maps pipelines to their tasks' `quality`. Raises ConfigError if data cannot be read.
     """
     build = tasks.get(files.config.pipeline or "")
+    if isinstance(files, ComposedFiles):
+        return build(files.info({}), source) if build is not None else None
     if build is None and (files.manifest.network or {}).get("name") == "mnist":
         build = DigitQuality
     return build(files.info(), source) if build is not None else None
@@ -127,6 +129,35 @@ def measure_model(
         version=files.version,
         group=group or base,
         fingerprint=str(weights["sha256"]) if official else files.manifest.sha256(),
+        findings=findings,
+        limit=limit,
+    )
+
+
+def measure_composed(
+    files: ComposedFiles,
+    task: ports.ComposedQuality,
+    answers_of: Callable[[str | None], Mapping[str, Any]],
+    *,
+    base: str,
+    group: str | None = None,
+    limit: int | None = None,
+) -> Report:
+    """Measure a composed model with its default groups, `base`, or with those that `group` names.
+
+    `answers_of` returns the answers to the task's samples. Other groups than the default ones are
+    measured beside them, as in measure_model().
+    """
+    findings = task.measure(answers_of(None))
+    if group is not None:
+        after = task.measure(answers_of(group))
+        tables = (*after.tables, *differences(findings, after, base=base))
+        findings = ports.Findings(tables=tables, notes=after.notes)
+    return Report(
+        model=files.name,
+        version=files.version,
+        group=group or base,
+        fingerprint=files.manifest.sha256(),
         findings=findings,
         limit=limit,
     )

@@ -4,7 +4,7 @@ from paddlepool.tasks.ocr.parts import DETECT, ORIENT, RECOGNISE
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
 from paddlepool.tasks.ocr.request import OcrSettings, tensors
 from paddlepool.tasks.ocr.router import build_router
-from paddlepool.tasks.task import Task
+from paddlepool.tasks.task import Task, offline
 
 TASK = Task(
     build=lambda info, workers: OcrPipeline(info, codecs=workers.codec),
@@ -13,5 +13,6 @@ TASK = Task(
     optional_parts=(ORIENT,),
     settings=OcrSettings,
     tensors=tensors,
+    quality=offline("paddlepool.tasks.ocr.evaluation:OcrQuality"),
     warm_ups=("paddlepool.tasks.ocr.stages:warm_up",),
 )
