@@ -74,10 +74,12 @@ def test_another_config_or_other_files_are_another_case(bench: Bench) -> None:
     """What was measured is bound to the bytes of the version and to the groups as they were."""
     bench.choices().store(bench.files, CHOICE)
     root = bench.files.directory.parent.parent
-    text = DOUBLE.format(batch=4, delay=0, queue=16, count=2)
+    text = DOUBLE.format(batch=4, delay=0, queue=16, count=2, start="always")
     write_config(root / "double", text)
     assert bench.choices().get(ModelRepository(root).read("double", 1)) is None
-    write_config(root / "double", DOUBLE.format(batch=4, delay=0, queue=16, count=1))
+    write_config(
+        root / "double", DOUBLE.format(batch=4, delay=0, queue=16, count=1, start="always")
+    )
     assert bench.choices().get(ModelRepository(root).read("double", 1)) is not None
     shutil.rmtree(root / "double" / "1")
     write_version(root / "double" / "1", program=b"other bytes")
