@@ -41,6 +41,7 @@ from harness import (
     meanwhile,
     memory_of,
     repeated,
+    request,
     send,
     status_of,
     wait_until,
@@ -65,6 +66,8 @@ PATIENCE_SECONDS = 20.0
 KILL_AFTER_SECONDS = 5.0
 LATE_SECONDS = 10.0
 AFTERWARDS_SECONDS = 20.0
+BEFORE_SECONDS = 8.0
+"""How long clients send requests before the model is changed."""
 BOMB_SIDE = 20_000
 
 Row = dict[str, Any]
@@ -72,6 +75,7 @@ Row = dict[str, Any]
 
 def _files(home: Path, port: int, _workers: int, _model: Path) -> Mapping[str, str]:
     """Copy this server's repository with one model, and return its settings."""
+    shutil.rmtree(home / "repository", ignore_errors=True)  # with versions that were published
     shutil.copytree(ROOT / "model_repo" / MODEL, home / "repository" / MODEL, dirs_exist_ok=True)
     return {
         "PADDLEPOOL_HOST": HOST,
@@ -89,12 +93,13 @@ def _publish(server: Server) -> None:
     last = max(int(path.name) for path in versions.glob("[0-9]*"))
     shutil.copytree(versions / str(last), versions / ".next")
     (versions / ".next").rename(versions / str(last + 1))
-    name, request = f"{MODEL}@{last + 1}", mask_request(picture())
+    ready = request("GET", f"/v2/models/{MODEL}/versions/{last + 1}/ready")
     wait_until(
-        lambda: send(server.port, request).headers.get("x-model") == name,
-        f"{name} did not answer",
+        lambda: status_of(server.port, ready, timeout=PATIENCE_SECONDS) == 200,
+        f"{MODEL}@{last + 1} did not become ready",
         timeout=START_SECONDS,
     )
+    checked(send(server.port, mask_request(picture())))
 
 
 PADDLEPOOL = PeerServer(
@@ -143,10 +148,13 @@ def seconds_to_success(port: int, request: bytes) -> float | None:
 
 
 @contextlib.contextmanager
-def watched(port: int, request: bytes, *, clients: int) -> Iterator[Row]:
+def watched(
+    port: int, request: bytes, *, clients: int, replies: list[tuple[float, float]] | None = None
+) -> Iterator[Row]:
     """Let clients send requests without pause while the block runs, and reconnect after a failure.
 
-    The row is filled after the block. A client that tries again and again has failed once.
+    The row is filled after the block. A client that tries again and again has failed once. The
+    moment and the seconds of each success are added to `replies`.
     """
     began, row = time.perf_counter(), dict[str, Any]()
     times, failures = [began], [0] * clients
@@ -157,9 +165,12 @@ def watched(port: int, request: bytes, *, clients: int) -> Iterator[Row]:
             while not ending.is_set():
                 status = 0
                 with contextlib.suppress(*REQUEST_ERRORS):
-                    status = connection.send(request).status
+                    reply = connection.send(request)
+                    status = reply.status
                 if status == 200:
                     times.append(time.perf_counter())
+                    if replies is not None:
+                        replies.append((times[-1], reply.seconds))
                 elif not failing:
                     failures[number] += 1
                 failing = status != 200
@@ -215,9 +226,9 @@ def changed(peer: PeerServer, run: Open, request: bytes, starts: list[float]) ->
     """Change the model under the load of two clients; restart the server if it has no reload."""
     with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
         server = first.enter_context(started(peer, run, request, starts))
-        port = server.port
-        with watched(port, request, clients=2) as row:
-            time.sleep(3.0)
+        port, replies = server.port, list[tuple[float, float]]()
+        with watched(port, request, clients=2, replies=replies) as row:
+            time.sleep(BEFORE_SECONDS)
             began = time.perf_counter()
             if peer.change is not None:
                 peer.change(server)
@@ -225,9 +236,16 @@ def changed(peer: PeerServer, run: Open, request: bytes, starts: list[float]) ->
                 first.close()
                 second.enter_context(run(port=port))
                 checked(send(port, request))
-            elapsed = time.perf_counter() - began
+            ended = time.perf_counter()
             time.sleep(3.0)
-    return row | {"by": peer.changed_by, "seconds": elapsed}
+    p99 = [
+        float(
+            np.quantile([seconds for at, seconds in replies if low <= at < high] or [np.nan], 0.99)
+        )
+        for low, high in ((0.0, began), (began, ended))
+    ]
+    row |= {"p99_before_seconds": p99[0], "p99_seconds": p99[1]}
+    return row | {"by": peer.changed_by, "seconds": ended - began}
 
 
 @contextlib.contextmanager

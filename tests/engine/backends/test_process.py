@@ -201,17 +201,19 @@ def test_what_cannot_be_opened_says_why(
 
 
 @pytest.mark.parametrize("suspension", [None, Suspension()], ids=["alone", "suspended"])
-def test_only_an_opening_at_low_priority_gives_way(suspension: Suspension | None) -> None:
-    """A lost predictor must be replaced soon; what runs then gives way to liveness."""
+def test_a_predictor_gives_way_once_it_serves(suspension: Suspension | None) -> None:
+    """A lost one must be replaced soon, and one that is suspended gets little time as it is."""
     own = os.getpriority(os.PRIO_PROCESS, 0)
     low = min(19, own + NICE)
     backends = {"fake": "tests.engine.backends.targets:open_priorities"}
     with opened(spec(), ProcessBackend(backends), suspension=suspension) as predictor:
-        priorities = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
+        opening, tested = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()[0]
+        predictor.end_suspension()
+        [[_, serving]] = predictor.run(row(1), timeout=PATIENCE)["y"].tolist()
         policy = os.sched_getscheduler(predictor.pid)
         threads = [int(task.name) for task in Path(f"/proc/{predictor.pid}/task").iterdir()]
         at_end = {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads}
-    assert priorities == [[own if suspension is None else low, low]]
+    assert (opening, tested, serving) == (own, low if suspension is None else own, low)
     assert (len(threads), at_end) == (2, {low})
     assert policy == os.SCHED_OTHER, "nobody without privileges could take it back"
 
@@ -227,8 +229,8 @@ def test_a_settled_predictor_serves_whatever_is_held() -> None:
 
 
 def test_a_held_predictor_gets_ahead_with_moments() -> None:
-    """A server that is never idle can still open one: it gets a moment of every tenth second."""
-    suspension = Suspension(slice_seconds=0.01)
+    """A server that is never idle can still open one: it runs and pauses in turns."""
+    suspension = Suspension(slice_seconds=0.01, pause_seconds=0.01)
     suspension.hold()
     with opened(spec(), suspension=suspension) as predictor:
         assert suspension.held

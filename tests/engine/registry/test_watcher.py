@@ -244,6 +244,14 @@ def test_the_names_are_those_that_the_repository_lists(tmp_path: Path) -> None:
         ModelRepository(tmp_path).names()
 
 
+async def test_a_change_that_waits_is_polled_for_soon(bench: Bench) -> None:
+    """However long the usual interval is: run() polls sooner if poll() says so."""
+    write_version(bench.root / "double" / "2")
+    assert await bench.watcher.poll()
+    assert not await bench.watcher.poll()
+    assert bench.served() == [("double", 2)]
+
+
 async def test_it_polls_until_it_is_cancelled(bench: Bench) -> None:
     """A look finds what `refresh` brings in before it; a failed poll is not the last."""
     staged = write_version(bench.root / "double" / ".staging")

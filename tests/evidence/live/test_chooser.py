@@ -70,8 +70,12 @@ class Bench:
         self.beside = replace(live.predictors, open_predictor=self.tried)
         self.registry = open_registry(self.root, self.factory)
 
-    async def load(self, groups: str, *, first: str = AUTO) -> None:
+    async def load(self, groups: str, *, first: str = AUTO, start: Choice | None = None) -> None:
         write_model(self.root / "double", first + groups)
+        if start is not None:
+            self.registry = open_registry(
+                self.root, self.factory, stored_choice=lambda _files: start
+            )
         await self.registry.load_all()
 
     def chooser(self, precision: Choosing = "auto") -> Chooser:
@@ -118,6 +122,20 @@ async def bench(tmp_path: Path, live: Live) -> AsyncIterator[Bench]:
     bench = Bench(tmp_path / "auto", live)
     yield bench
     await bench.registry.close()
+
+
+@pytest.mark.parametrize(("seconds", "chosen"), [(0.5, "inherited"), (2.0, "first")])
+async def test_a_group_of_an_earlier_version_is_measured_and_may_lose_its_place(
+    bench: Bench, seconds: float, chosen: str
+) -> None:
+    """It is compared with the first group like every other one."""
+    start = Choice(group="inherited", by="start", reason="version 1 was served by it")
+    await bench.load(group("inherited", seconds=seconds), start=start)
+    assert await bench.served_by() == "inherited"
+    choice = await bench.choose()
+    assert (choice.group, choice.by) == (chosen, "measured")
+    assert bench.stored == [choice]
+    assert await bench.served_by() == chosen
 
 
 async def test_the_fastest_candidate_takes_the_place_of_the_first(

@@ -83,7 +83,27 @@ def test_another_config_or_other_files_are_another_case(bench: Bench) -> None:
     assert bench.choices().get(ModelRepository(root).read("double", 1)) is not None
     shutil.rmtree(root / "double" / "1")
     write_version(root / "double" / "1", program=b"other bytes")
-    assert bench.choices().get(ModelRepository(root).read("double", 1)) is None
+    choice = bench.choices().get(ModelRepository(root).read("double", 1))
+    assert choice is not None
+    assert choice.by == "start"
+
+
+def test_a_new_version_starts_with_the_group_of_the_one_before(bench: Bench) -> None:
+    """Its candidates are measured later, so that a busy server does not become slow meanwhile."""
+    bench.choices().store(replace(bench.files, version=2), replace(CHOICE, group="main"))
+    bench.choices().store(bench.files, CHOICE)
+    choice = bench.choices().get(replace(bench.files, version=3))
+    assert choice is not None
+    assert (choice.group, choice.by, choice.candidates, choice.at) == ("spare", "start", (), None)
+    assert "version 1 was served by it" in choice.reason
+    assert bench.choices().get(replace(bench.files, name="other", version=3)) is None
+    assert bench.choices({"cores": "3"}).get(replace(bench.files, version=3)) is None
+
+
+def test_exact_takes_no_group_from_another_version(bench: Bench) -> None:
+    """Whether outputs are equal depends on the weights."""
+    bench.choices(precision="exact").store(bench.files, CHOICE)
+    assert bench.choices(precision="exact").get(replace(bench.files, version=2)) is None
 
 
 @pytest.mark.parametrize(
@@ -126,8 +146,10 @@ def test_servers_share_a_file(bench: Bench) -> None:
     assert bench.choices().get(replace(bench.files, name="second")) is not None
     for version in range(2, MAX_CHOICES + 2):
         one.store(replace(bench.files, version=version), CHOICE)
-    assert bench.choices().get(bench.files) is None
-    assert bench.choices().get(replace(bench.files, version=MAX_CHOICES + 1)) is not None
+    for version, by in ((1, "start"), (MAX_CHOICES + 1, "kept")):
+        choice = bench.choices().get(replace(bench.files, version=version))
+        assert choice is not None
+        assert choice.by == by
 
 
 def test_the_place_of_the_file(

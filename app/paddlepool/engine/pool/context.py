@@ -75,9 +75,9 @@ class OnDemand:
             self._started.remove(group)
 
 
-SLICE_SECONDS = 0.01
-"""Minimum run time, in every tenth of a second, of a predictor that is being opened. It lets a
-server that is never idle reload its models."""
+SLICE_SECONDS, PAUSE_SECONDS = 0.06, 0.03
+"""A predictor that is being opened runs and pauses in turns while serving predictors need the
+cores. It gets two thirds of a core: a server that is never idle then adopts a model in seconds."""
 
 
 class Yielding:
@@ -89,7 +89,7 @@ class Yielding:
     """
 
     def __init__(self, cores: float | None = None) -> None:
-        self.suspension = Suspension(slice_seconds=SLICE_SECONDS)
+        self.suspension = Suspension(slice_seconds=SLICE_SECONDS, pause_seconds=PAUSE_SECONDS)
         # Opening needs two free cores: one for itself, and one for everything else.
         self._limit = max(1.0, (available_cores() if cores is None else cores) - 1)
         self._busy = 0

@@ -32,7 +32,6 @@ from paddlepool.engine.process.child_output import OutputLogger
 from paddlepool.engine.process.environment import Limits, child_environment
 from paddlepool.engine.process.replies import Check, Reply, parse_message
 from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
-from paddlepool.engine.process.suspension import HELD_SECONDS
 from paddlepool.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
@@ -143,11 +142,12 @@ class Child:
                 "reading": [str(path) for path in limits.reading],
                 "writing": [str(path) for path in limits.writing],
             }
-            if limits.suspension is not None:
-                self._lower_priority(limits.nice)
             meta = self.call(opening, timeout=start_timeout).meta
-            if limits.suspension is None:  # not before: it may have to replace a lost process soon
-                self._lower_priority(limits.nice)
+            # Not before: it may have to replace a lost process soon. One that may be suspended
+            # keeps its priority until end_suspension(): its time is limited already.
+            self._nice = limits.nice
+            if limits.suspension is None or limits.idle:
+                self._lower_priority()
             self.ready: Mapping[str, Any] = meta["ready"]
             self.held: tuple[str, ...] = tuple(meta["held"])
             self._check, self._open = check, True
@@ -211,12 +211,12 @@ class Child:
         self._stat = resources.enter_context(FileIO(f"/proc/{self.pid}/stat"))
         self._statm = resources.enter_context(FileIO(f"/proc/{self.pid}/statm"))
 
-    def _lower_priority(self, nice: int) -> None:
+    def _lower_priority(self) -> None:
         """Lower the priority of every thread: on Linux, each thread has its own niceness.
 
         The child cannot do it itself: its system-call filter rejects it.
         """
-        priority = os.getpriority(os.PRIO_PROCESS, self.pid) + nice
+        priority = os.getpriority(os.PRIO_PROCESS, self.pid) + self._nice
         for task in Path(f"/proc/{self.pid}/task").iterdir():
             with contextlib.suppress(ProcessLookupError):
                 os.setpriority(os.PRIO_PROCESS, int(task.name), priority)
@@ -310,7 +310,8 @@ class Child:
             raise ChildDied(Restart.STOPPED, -signal.SIGKILL)
         wait.checked = now
         self._watch_output()
-        interval = STOPPED_SECONDS / 2 if self._suspension is None else HELD_SECONDS
+        suspension = self._suspension
+        interval = STOPPED_SECONDS / 2 if suspension is None else suspension.pause_seconds
         return max(0.001, min(interval, wait.deadline - now))
 
     def poll_reply(self) -> int | None:
@@ -440,6 +441,7 @@ class Child:
     def end_suspension(self) -> None:
         """Leave the suspension: it does not stop this process any more."""
         if self._suspension is not None:
+            self._lower_priority()
             self._suspension.discard(self._process)
             self._suspension = None
 

@@ -6,19 +6,18 @@ import subprocess
 import threading
 import time
 
-HELD_SECONDS = 0.1
-"""Interval between two calls of run_briefly() for a held process."""
-
 
 class Suspension:
     """Processes that are stopped (SIGSTOP) while the suspension is held. Thread-safe.
 
     `holds` counts the calls of hold(). A run was not interrupted if `held` was false when it began
-    and `holds` did not change during it. `slice_seconds` is the duration of run_briefly().
+    and `holds` did not change during it. `slice_seconds` is the duration of run_briefly(), and
+    `pause_seconds` the time that its callers wait before each call.
     """
 
-    def __init__(self, *, slice_seconds: float = 0.0) -> None:
+    def __init__(self, *, slice_seconds: float = 0.0, pause_seconds: float = 0.1) -> None:
         self._slice_seconds = slice_seconds
+        self.pause_seconds = pause_seconds
         self.holds = 0
         self.held = False
         self._ended = False
@@ -54,7 +53,7 @@ class Suspension:
     def run_briefly(self, process: subprocess.Popen[bytes]) -> None:
         """Let a held process run for `slice_seconds`; blocks meanwhile. Does nothing if that is 0.
 
-        Called every HELD_SECONDS, it makes the process finish even if the suspension stays held.
+        Called again and again, it makes the process finish even if the suspension stays held.
         """
         if not self._slice_seconds:
             return

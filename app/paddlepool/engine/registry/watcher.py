@@ -14,6 +14,9 @@ from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import MANIFEST
 
+SETTLING_SECONDS = 0.5
+"""Seconds until a changed repository is polled again, if the usual interval is longer."""
+
 Stamp = tuple[int, int, int] | None
 """Inode, size and modification time (ns) of a file; None if it does not exist."""
 
@@ -63,33 +66,41 @@ class RepositoryWatcher:
                 self._retry(name, self._seen.pop(name, _Seen()), _Seen())
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
-        """Poll every `every` seconds until cancelled.
+        """Poll every `every` seconds until cancelled, and sooner after a change.
 
         `refresh` is called in a thread before each poll; it may add new versions to the repository.
         """
+        pause = every
         while True:
-            await asyncio.sleep(every)
+            await asyncio.sleep(pause)
+            pause = every
             try:
                 if refresh is not None:
                     await in_thread("refresh", refresh)
-                await self.poll()
+                if await self.poll():
+                    pause = min(every, SETTLING_SECONDS)
             except PaddlepoolError as error:
                 log.warning("the loaded models stay unchanged: %s", error.message)
             except Exception:
                 log.exception("the repository cannot be polled")
 
-    async def poll(self) -> None:
+    async def poll(self) -> bool:
         """Load new and changed models, and retire removed ones.
 
-        Applies a change only if the previous poll saw the same state. Returns when all changes are
-        made. A model that cannot be read because of an OSError stays as it is until the next poll.
+        Applies a change only if the previous poll saw the same state. Returns when all these
+        changes are made, and whether another one waits for the next poll. A model that cannot be
+        read because of an OSError stays as it is until the next poll.
         Raises ConfigError if the repository itself cannot be read; nothing is retired then.
         """
         now = await in_thread("repository", self._scan)
         previous, self._previous = self._previous, now
+        waiting = False
         for name in sorted(self._seen.keys() | now.keys()):
             old, new = self._seen.get(name, _Seen()), now.get(name, _Seen())
-            if old == new or new != previous.get(name, _Seen()):
+            if old == new:
+                continue
+            if new != previous.get(name, _Seen()):
+                waiting = True
                 continue
             self._seen[name] = new
             try:
@@ -106,6 +117,7 @@ class RepositoryWatcher:
                 _log_unchanged(name, error)
             except Exception:
                 log.exception("%s: the change could not be applied", name)
+        return waiting
 
     def _retry(self, name: str, new: _Seen, old: _Seen) -> None:
         """Let the next poll load the versions that failed, and no version that was loaded.

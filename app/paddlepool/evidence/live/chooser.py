@@ -48,7 +48,7 @@ MORE_ROUNDS = 3
 """How often, at most, undecided candidates are measured again once another candidate serves."""
 
 ROOM = 1.25
-"""Assumed memory of a measured process, relative to a serving process of the first group."""
+"""Assumed memory of a measured process, relative to a serving process."""
 
 ALONE_RUNS = 5
 
@@ -188,7 +188,7 @@ class Chooser:
         config = served.files.config
         first = config.default_group
         for status in served.groups():
-            if status.name == first and status.live:
+            if status.name in (first, served.config.default_group) and status.live:
                 held = status.resident_bytes / status.live
                 search.process_bytes = max(search.process_bytes, held)
         counts = config.count_in_place(name), config.group(first).count
@@ -214,19 +214,21 @@ class Chooser:
             reason = "there is no candidate"
         again = bool(search.undecided) and (best is None or search.rounds > 0)
         if best is None and again:
+            group = served.config.default_group
             served.record_choice(
-                Choice(group=first, by="start", reason=reason, candidates=candidates)
+                Choice(group=group, by="start", reason=reason, candidates=candidates)
             )
             self._measure_again(search)
             return
         choice = Choice(
             group=chosen, by="measured", reason=reason, candidates=candidates, at=self.wall_clock()
         )
-        if best is None or chosen == served.config.default_group:
+        if chosen == served.config.default_group:
             served.record_choice(choice)
         else:
             try:
-                needed = config.count_in_place(chosen) * (best.resident_bytes or 0)
+                size = best.resident_bytes if best is not None else None
+                needed = config.count_in_place(chosen) * (size or 0)
                 if needed > (free := self.free_bytes()):
                     raise BackendError(
                         f"{needed / 1e6:.0f} MB are needed to open it, {free / 1e6:.0f} MB are free"
@@ -237,6 +239,10 @@ class Chooser:
                 return  # the server is shutting down
             except PaddlepoolError as error:
                 why = f"cannot take over: {error.message}"
+                if best is None:  # the group of an earlier version keeps serving
+                    log.warning("%s@%d: %s %s", served.name, served.version, chosen, why)
+                    self._measure_again(search)
+                    return
                 search.results[best.group] = replace(best, fit=False, reason=why)
                 if not self._final_failures.is_final(error, served, best.group):
                     search.undecided.append(best.group)

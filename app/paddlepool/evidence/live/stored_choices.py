@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paddlepool.contracts.status import Candidate, Choice
+from paddlepool.engine.registry.model import UNDECIDED
 from paddlepool.models.repository.files import user_path, write_atomically
 from paddlepool.models.repository.layout import ModelFiles
 
@@ -74,13 +75,22 @@ class StoredChoices:
         self._entries = self._read()
 
     def get(self, files: ModelFiles) -> Choice | None:
-        """Return the choice for this version, configuration, precision and machine, or None."""
+        """Return the choice for this version, configuration, precision and machine, or None.
+
+        A version without a choice starts with that of the model's version that was chosen last, and
+        its candidates are measured later. Not if the precision is "exact": how much a group's
+        output differs from the first group's depends on the weights.
+        """
         expected = self._entry(files, Choice(group="", by="kept", reason=""))
         groups = {group.name for group in files.config.instance_group}
         with self._lock:
-            of_version = [entry for entry in self._entries if entry.same_version(expected)]
-        for entry in reversed(of_version):
-            if not entry.differences(expected) and entry.group in groups:
+            of_model = [entry for entry in self._entries if entry.model == files.name]
+        of_version = [entry for entry in of_model if entry.same_version(expected)]
+        usable = [
+            entry for entry in of_model if not entry.differences(expected) and entry.group in groups
+        ]
+        for entry in reversed(usable):
+            if entry in of_version:
                 return Choice(
                     group=entry.group,
                     by="kept",
@@ -95,6 +105,10 @@ class StoredChoices:
                 files.version,
                 ", ".join(of_version[-1].differences(expected)) or "set of groups",
             )
+        elif usable and self._precision != "exact":
+            before = usable[-1]
+            reason = f"version {before.version} was served by it; {UNDECIDED}"
+            return Choice(group=before.group, by="start", reason=reason)
         return None
 
     def store(self, files: ModelFiles, choice: Choice) -> None:

@@ -32,7 +32,7 @@ export const WORDS = {
   "export.json": ["Everything as JSON", "全部数据 JSON"],
   auto: ["The default group, and the speed of the others", "由谁应答，其他组有多快"],
   "by.config": ["config.toml names it", "由 config.toml 指定"],
-  "by.start": ["the first group, until the candidates are measured", "首个组，候选组测完之前由它应答"],
+  "by.start": ["until the candidates are measured", "候选组测完之前由它应答"],
   "by.alone": ["no other group is a candidate", "没有其他候选组"],
   "by.measured": ["measured {when}", "测于 {when}"],
   "by.measured.unknown": ["measured", "经过测量"],
