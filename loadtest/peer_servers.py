@@ -112,7 +112,7 @@ def _tensor(picture: bytes) -> bytes:
 def _binary_tensor(picture: bytes) -> bytes:
     """The Open Inference Protocol's request with the picture as bytes behind the JSON."""
     tensor = len(picture).to_bytes(4, "little") + picture
-    inputs = {"name": "image", "shape": [1, 1], "datatype": "BYTES"}
+    inputs: dict[str, object] = {"name": "image", "shape": [1, 1], "datatype": "BYTES"}
     outputs = [{"name": "mask", "parameters": {"binary_data": True}}]
     inputs["parameters"] = {"binary_data_size": len(tensor)}
     head = json.dumps({"inputs": [inputs], "outputs": outputs}).encode()

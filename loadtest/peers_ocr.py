@@ -1,10 +1,11 @@
 """Measure reading text on this server, PaddleX's basic serving and loops of RapidOCR.
 
-`peers.py --task ocr` runs it. All read the same JPEGs with the official PP-OCRv5 mobile models in
-float32: the detector at most 960 pixels a side, no orientation, no pictures in the reply. The two
-servers get the same requests. This server has chosen its groups, or has those of `groups`.
-RapidOCR has one loop per core with one thread each, and no server. All have the same priority, and
-take turns in one run.
+`peers.py --task ocr` runs it. All read the same JPEGs with the official PP-OCRv5 mobile models: the
+detector at most 960 pixels a side, no orientation, no pictures in the reply. The two servers get
+the same requests. This server has chosen its groups, or has those of `groups`. RapidOCR has one
+loop per core with one thread each, and no server. All have the same priority, and take turns in one
+run. PaddleX and ONNX Runtime compute in float32; OpenVINO, by default, in bfloat16 if the processor
+can, in RapidOCR as well.
 
 Both peers are installed once, into environments of their own below `environments`.
 """
