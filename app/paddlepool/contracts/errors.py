@@ -47,7 +47,7 @@ class PaddlepoolError(Exception):
 
 
 class InputError(PaddlepoolError):
-    """Base class of client errors; only its subclasses have codes, so only they are raised."""
+    """Base class of faults in a client's data. Only its subclasses have codes and are raised."""
 
     def about(self, part: str) -> Self:
         """Return a copy whose message begins with `part`, the faulty part of the request."""
@@ -88,7 +88,7 @@ class ModelOutputInvalid(PaddlepoolError, title="The model's output is invalid")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Overloaded(PaddlepoolError, title="Overloaded"):
-    """The server has no room or no time for the request now; a later one may succeed.
+    """The server cannot take the request now (full queue, memory, deadline); retry later.
 
     `retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1.
     """
@@ -109,7 +109,7 @@ class ConfigError(OperatorError):
 
 
 class ManifestError(OperatorError):
-    """The model's files do not match their manifest."""
+    """A model has no valid manifest, or its files do not match it."""
 
 
 class ExportError(OperatorError):

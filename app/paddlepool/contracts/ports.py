@@ -43,7 +43,7 @@ class PredictorSpec:
 
     @property
     def refusal(self) -> str:
-        """The reason why no backend can open this predictor; an empty string if one can."""
+        """The reason, known beforehand, why no backend can open this predictor; "" if none is."""
         if not self.format:
             return f"this version has no program {self.program_name!r}"
         if self.options.get("device") == "gpu" and not has_gpu():
@@ -123,7 +123,7 @@ class Worker(Protocol[Request, Result]):
         """
 
     def poll_reply(self) -> int | None:
-        """Return the bytes of the oldest request and its reply, or None before the reply arrives.
+        """Return the size in bytes of the oldest request and its reply; None before the reply.
 
         If this raises an error and failure() then returns a reason, the process is gone and the
         next request never began. Raises Interrupted if the request may be run again.
@@ -201,7 +201,7 @@ class InferResult:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """A request's result and its origin. `stages` are seconds, in the order the stages ran.
+    """A request's result and its origin. `stages` are seconds by stage, those of STAGES first.
 
     The `group` of a composed model has the form "part:group,part:group".
     """
@@ -247,8 +247,8 @@ class RequestContext(ABC):
         """Run jobs on the model and return the outputs of each, in order; all numbers are finite.
 
         `part` names the part of a composed model. Raises InvalidTensor, Overloaded,
-        DeadlineExceeded, ModelNotReady, WorkerCrashed, BackendError and ModelOutputInvalid. Only
-        the jobs of the first call can be refused for lack of room.
+        DeadlineExceeded, ModelNotReady, WorkerCrashed, BackendError and ModelOutputInvalid. Once a
+        call has returned, later calls are not rejected because the queue is full.
         """
 
     @contextmanager

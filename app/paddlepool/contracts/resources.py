@@ -37,8 +37,8 @@ def memory_limit(cgroup: Path = CGROUP) -> int:
 def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo")) -> int:
     """Return the bytes that processes can still allocate; 0 if unknown.
 
-    That is the machine's memory that is available without swapping. If the control group (v2, v1)
-    of this process has less room below its limit, that room counts.
+    That is the machine's memory that is available without swapping, or what the control group (v2,
+    v1) of this process may still use below its limit, if that is less.
     """
     v1 = cgroup / "memory"
     free = [1024 * kilobytes for kilobytes in _named_numbers(meminfo, "MemAvailable:")]
@@ -63,7 +63,8 @@ def has_gpu(devices: Path = Path("/dev")) -> bool:
 def use_one_heap() -> None:
     """Make all threads allocate from one heap. Call it before threads start.
 
-    By default glibc gives threads heaps of their own; memory freed in one serves no other.
+    By default glibc gives threads heaps of their own; memory freed in one serves no other. With
+    another C library, nothing changes.
     """
     with contextlib.suppress(AttributeError):  # another C library than glibc
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)

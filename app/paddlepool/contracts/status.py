@@ -69,7 +69,7 @@ UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """Current state of one instance group; queue sizes are in jobs."""
+    """State of one instance group; queue sizes are in jobs. `reason` is "" if it is ready."""
 
     name: str
     backend: str
@@ -89,7 +89,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """State of a version in the repository index; `version` is None for a model without any."""
+    """State of a version in the repository index; `version` is None for a model that has none."""
 
     name: str
     version: int | None

@@ -54,15 +54,15 @@ def absolute_differences(actual: Array, expected: Array) -> NDArray[np.float64]:
 
 
 def largest_difference(actual: Tensors, expected: Tensors) -> float:
-    """Return the largest absolute difference of the outputs.
+    """Return the largest absolute difference of the outputs that `expected` has.
 
-    It is infinite if an output is missing, shapes differ or a difference is NaN.
+    It is infinite if one of them is missing, shapes differ or a difference is NaN.
     """
     return _worst(actual, expected, lambda gaps, _: float(gaps.max(initial=0.0)))
 
 
 def mean_difference(actual: Tensors, expected: Tensors) -> float:
-    """Return the largest of the outputs' mean absolute differences.
+    """Return the largest of the mean absolute differences of the outputs that `expected` has.
 
     Of whole numbers it is the share that differs, because classes have no distance. It is infinite
     if an output is missing, shapes differ or a difference is NaN.

@@ -312,7 +312,7 @@ class Settings(PluginSettings):
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """Return this object, typed as the settings class that a task declares."""
+        """Return this object, typed as a task's settings class. Raises TypeError for another."""
         if not isinstance(self, part):
             raise TypeError(f"this is a bug: settings without {part.__name__}")
         return self
@@ -344,7 +344,7 @@ class Settings(PluginSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on `host`."""
+    """Whether `host` is "localhost" or a loopback address, which only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -369,7 +369,7 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
 
 
 def read_plugin_settings() -> PluginSettings:
-    """Read the settings that name modules from the environment. Raises ConfigError."""
+    """Read, from the environment, the settings that name modules. Raises ConfigError."""
     try:
         return PluginSettings()
     except ValidationError as error:
