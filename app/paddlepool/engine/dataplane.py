@@ -10,11 +10,12 @@ composed model is leased with all of its parts (paddlepool.engine.registry.compo
 rows than a run takes is divided, and of a request with many jobs only some are queued at a time
 (paddlepool.engine.registry.parts).
 
-Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request for lack of
-room or time before any work. `infer` reserves a place only while it reads a large body; otherwise
-the queue accepts or rejects the job when it is submitted. Faults in a client's data are found by
-the pipeline, in `read` or in the check of tensors, before a job enters the queue. A request always
-releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
+Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a request before any
+work if the queue is full or the request cannot finish before its deadline. `infer` reserves a place
+only while it reads a large body; otherwise the queue accepts or rejects the job when it is
+submitted. Faults in a client's data are found by the pipeline, in `read` or in the check of
+tensors, before a job enters the queue. A request always releases what it holds (queued jobs,
+pictures, the lease), even if it is cancelled.
 """
 
 import asyncio
@@ -272,7 +273,8 @@ def _too_late(context: ModelContext, timeout: float) -> errors.DeadlineExceeded:
 def _check_may_start(parts: Iterable[PartOfRequest]) -> None:
     """Raise GroupNotRunning if a group must be started and the caller may not do that.
 
-    Starting a group is costly: it has its own processes, each with the whole model in memory.
+    Starting a group is costly: it has its own processes, each with the whole model in memory. The
+    default group is exempt.
     """
     for served, group in parts:
         if group == served.config.default_group or CALLER.get().may_start:

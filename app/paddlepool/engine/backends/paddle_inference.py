@@ -102,7 +102,7 @@ def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handl
 
 
 def fingerprint(opening: Mapping[str, Any]) -> list[str]:
-    """Return the sha256 of the program and of its parameters."""
+    """Return the sha256 of the program and of its parameters, if any. Raises OSError."""
     names = filter(None, (opening["program"], opening["params"]))
     contents = (Path(opening["directory"], name).read_bytes() for name in names)
     return [hashlib.sha256(content).hexdigest() for content in contents]

@@ -20,7 +20,8 @@ from paddlepool.models.networks import build, load_parameters, load_program
 def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Rebuild the network that the manifest names, and return its handler.
 
-    Raises ConfigError for any option, and BackendError if the manifest names no network.
+    Raises ConfigError for any option, BackendError if the manifest names no network, and the errors
+    of build().
     """
     _prepare("paddle_dygraph", opening)
     description = opening["network"]

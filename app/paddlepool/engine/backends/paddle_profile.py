@@ -32,7 +32,8 @@ ACTIVATIONS = ("fuse_activation", "activation_type")
 def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Return the handler of a Child whose replies contain a profile of the program as JSON.
 
-    `opening` has directory, program, params, threads and onednn (bool).
+    The JSON is in the array `profile`. `opening` has directory, program, params, threads and onednn
+    (bool). A call raises BackendError if the program has no parameters or Paddle gives no profile.
     """
     paddle.disable_signal_handler()
 

@@ -102,7 +102,7 @@ class ProcessPredictor(ChildWorker):
         return {name: arrays[n] for n, name in self._outputs.items() if n in arrays}
 
     def _run_error(self, error: ChildDied | errors.BackendError) -> errors.PaddlepoolError:
-        """Return the error that a failed run raises to its caller."""
+        """Return the error that a failed run raises; record why the process died, if it did."""
         if isinstance(error, errors.BackendError):
             text = _without(self._directory, error.library_text or error.message)
             return errors.RunRefused(

@@ -134,7 +134,7 @@ LACKING_SECONDS = 1.0
 class RestartBackoff:
     """Counts the workers that one group lost in the last minute; more than five are a crash loop.
 
-    A worker that could not be opened for lack of memory or descriptors is not a loss.
+    Workers that were replaced for their memory, or not opened for lack of resources, do not count.
     """
 
     def __init__(self, clock: Clock) -> None:

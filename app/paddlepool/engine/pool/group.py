@@ -155,12 +155,14 @@ class Group:
     def start(self, *, low_priority: bool = False) -> list[asyncio.Future[None]]:
         """Open every instance; return a future for each, done when it is tested and warm.
 
-        A second call returns the same futures.
+        A second call returns the same futures. The list is empty if the group was closed before,
+        and has one future with the error if this machine cannot open the group.
+
         With `low_priority`, instances are opened one after another, each with the processor time
         that serving predictors leave. If an instance rejects the model, its future raises
         ConfigError or BackendError, and the group accepts no job until the model is loaded again.
         A process that dies meanwhile is opened again; in a crash loop, the futures raise
-        BackendError.
+        BackendError. They raise WorkerCrashed if the group is closed before a retry.
         """
         if self._failure is not None and not self.can_open:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -192,7 +194,8 @@ class Group:
     def _on_result(self, instance: int, run: Run, result: RunResult) -> None:
         """Record the run's times and complete each job with its rows of the outputs.
 
-        Raises ValueError if a batch of several jobs gets more or fewer output rows than it has.
+        A job whose outputs contain NaN or infinity fails. Raises ValueError if a batch of several
+        jobs gets more or fewer output rows than it has.
         """
         batch, infer = run.batch, result.seconds
         parts = batch.split(result.outputs)
@@ -233,13 +236,13 @@ class Group:
             )
 
     def reserve(self, *, deadline: float) -> Reservation:
-        """Hold a place in the queue while a job is prepared. Raises Overloaded, ModelNotReady."""
+        """Hold a place in the queue for a job in preparation. Raises Overloaded, ModelNotReady."""
         return self._usable().reserve(deadline)
 
     def seconds_before(self) -> float:
         """Estimated seconds until all jobs that wait or run now have ended.
 
-        Raises ModelNotReady, and Overloaded if the group may not start now.
+        Marks the group as used and raises errors as _usable() does.
         """
         batcher = self._usable()
         return batcher.backlog_seconds() / max(1, batcher.live)
@@ -271,9 +274,10 @@ class Group:
             self.start(low_priority=True)
 
     def _usable(self) -> Batcher:
-        """Return the batcher for the next job.
+        """Return the batcher for the next job, and mark an on-demand group as used.
 
-        Raises ModelNotReady, and Overloaded if the group may not start now.
+        Other on-demand groups that are idle may be stopped for it. Raises ModelNotReady if the
+        group accepts no job, and Overloaded if the limits of OnDemand do not let it start.
         """
         if reason := self._unusable_reason():
             self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
@@ -377,8 +381,9 @@ class Group:
         With low priority, instances open one after another and use only the processor time that
         serving predictors leave; except the first of a default group, because requests wait for it.
         The process may be suspended meanwhile, so its warm-up runs are not timed; the first jobs
-        are timed instead. Raises ConfigError or BackendError if the model
-        is rejected, and WorkerCrashed or OSError if the process could not be started or died.
+        are timed instead. Raises ConfigError or BackendError if the model is rejected; if it is an
+        instance's first one, the group then accepts no further job. Raises WorkerCrashed or OSError
+        if the process could not be started or died.
         """
         batcher, low_priority = self._batcher, first and self._low_priority
         timed = first and not low_priority
@@ -427,7 +432,10 @@ class Group:
             raise BackendError(f"changed since it was verified: {changed.message}") from changed
 
     def _open_in_thread(self, *, timed: bool, low_priority: bool) -> tuple[Predictor, RunTimes]:
-        """Open a predictor, blocking until it is tested and warm."""
+        """Open a predictor, blocking until it is tested and warm; return it and its run times.
+
+        Raises BackendError if it is rejected or slow, and the other errors of PredictorFactory.
+        """
         suspension = self.context.yielding.suspension if low_priority else None
         predictor = self.context.open_predictor(self._spec, suspension=suspension)
         try:

@@ -10,9 +10,9 @@ start ──► OPENING ──── failed ────► BACKING_OFF ◄─�
           ▼                                 ▼
         CLOSED ◄── runs ended, or died ── DRAINING
 
-An instance that is closed while OPENING is CLOSED when the opening ends; in BACKING_OFF, at once.
-If the resident memory of its process exceeds a cap, a successor is opened while the process
-serves. The successor takes over between two batches, without a delay.
+An instance that is closed while OPENING is CLOSED when the opening ends; in BACKING_OFF,
+immediately. If the resident memory of its process exceeds a cap, a successor is opened while the
+process serves. The successor takes over between two batches, without a delay.
 
 A task of the event loop opens and replaces the process; blocking steps run in a thread. While the
 process serves, the loop reads its socket. When a run has ended, the next batch is handed over
@@ -84,15 +84,16 @@ class Run:
 
 @dataclass(eq=False, kw_only=True)
 class Instance(Generic[Request, Result]):
-    """Owns one worker at a time. Opens the first at once; `opened` is done when it is ready.
+    """Owns one worker at a time. Opens the first immediately; `opened` is done when it is ready.
 
-    `open_worker(first)` returns a worker that is tested and warm. If the first one is rejected
-    (ConfigError, BackendError), the instance ends and `opened` fails; after any other error,
-    opening is retried. `on_loss(reason)` is called for each worker that is replaced and returns the
-    seconds to wait before the next is opened. `make_request(batch)` builds the worker's request,
-    in a thread for a large batch. `on_result(run, result)` completes the jobs. `on_busy(+1)` is
-    called when the process begins to work, `on_busy(-1)` when it becomes idle. With `prefetch`, a
-    second batch may be sent while one runs.
+    `open_worker(first)` returns a worker that is tested and warm; `first` is True until one has
+    served. If the first one is rejected (ConfigError, BackendError), the instance ends and `opened`
+    fails; after any other error, opening is retried. `on_loss(reason)` is called for each worker
+    that is replaced and after each opening that failed. It returns the seconds to wait before the
+    next opening; there is no wait if a successor exists. `make_request(batch)` builds the worker's
+    request, in a thread for a large batch. `on_result(run, result)` completes the jobs.
+    `on_busy(+1)` is called when the process begins to work, `on_busy(-1)` when it becomes idle.
+    With `prefetch`, a second batch may be sent while one runs.
     """
 
     name: str
@@ -192,7 +193,7 @@ class Instance(Generic[Request, Result]):
                 reason = Restart.LACKING if isinstance(error, OSError) else Restart.FAILED
 
     async def _closed_within(self, seconds: float) -> bool:
-        """Wait for these seconds; return True at once if close() is called, else False."""
+        """Wait for these seconds, or until close() is called; return whether it was."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._close_requested.wait()
@@ -445,7 +446,10 @@ class Instance(Generic[Request, Result]):
 
 
 async def close_all(instances: Sequence[Instance[Request, Result]]) -> None:
-    """End the instances and wait for them. The caller must have closed their batcher before."""
+    """End the instances; wait for them up to ABORT_SECONDS and OPENING_SECONDS.
+
+    The caller must have closed their batcher before.
+    """
     for instance in instances:
         instance.close()
     await asyncio.gather(*(instance.wait_closed(ABORT_SECONDS) for instance in instances))

@@ -42,7 +42,7 @@ class Succession:
     def check(self, worker: Worker[Any, Any]) -> bool:
         """Start to open a successor if the memory exceeds the cap; return whether it is ready.
 
-        Called while the worker runs nothing.
+        Reads the memory at most once in POLL_SECONDS. If opening has failed, raises the cap.
         """
         if self._successor is None and self._above_cap(worker):
             self._successor = asyncio.ensure_future(self.open_worker())

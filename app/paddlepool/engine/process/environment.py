@@ -52,8 +52,8 @@ class Limits:
 def child_environment(added: Mapping[str, str]) -> dict[str, str]:
     """Return a child's environment: this process's variables in NAMES or PREFIXES, and `added`.
 
-    Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…). Unless
-    `added` says otherwise, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
+    Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…). HOME is
+    always set. Unless `added` says otherwise, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
     """
     passed = {
         name: value

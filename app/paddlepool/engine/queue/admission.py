@@ -1,8 +1,8 @@
-"""Admission control: rejects a job at once if there is no room or no time for it.
+"""Admission control: rejects a job if the queue is full or it cannot finish before its deadline.
 
-A job is admitted only if, by the moving average of service times, it can finish before its
-deadline. A job for which an instance is free is excepted: its wait counts as zero, so that its run
-can correct an estimate that is too high.
+When a job would finish is estimated from the moving average of service times. A job for which an
+instance is free is admitted whatever the estimate, so that its run can correct one that is too
+high.
 
 The estimated wait of a job counts the runs under way, and the jobs and reservations, of any
 caller, that are scheduled ahead of it.
@@ -31,7 +31,7 @@ class Instances(Protocol):
 
     @property
     def free(self) -> int:
-        """Number of instances that would take a batch at once."""
+        """Number of instances that would take a batch immediately."""
 
     def seconds_left(self, now: float) -> float:
         """Total seconds that the runs under way still need, from their usual duration."""
@@ -107,11 +107,10 @@ class Admission:
     ) -> list[Job]:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
-        The deadline of every job is checked. Room and time are not checked for the first job with a
-        reservation, because they were checked for the reservation. They are not checked either for
-        jobs that follow ended jobs of their request (`following`): the request has at most
-        Group.portion jobs in the queue. Returns the jobs of lower priority that were shed to make
-        room. If it raises Overloaded or DeadlineExceeded, the queues stay as they were.
+        Raises DeadlineExceeded if a deadline has passed, and Overloaded if the queue is full or a
+        job would be late; no job is queued then. Exempt from Overloaded are the first job with a
+        reservation, urgent jobs, and all jobs with `following`, which replace ended jobs of their
+        request. Returns the jobs of lower priority that were shed because the queue was full.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:
@@ -145,7 +144,10 @@ class Admission:
         return shed
 
     def reserve(self, deadline: float, now: float) -> Reservation:
-        """Reserve a place for the current caller. Raises Overloaded without room or time."""
+        """Reserve a place for a job of the current caller.
+
+        Raises Overloaded if the queue is full or the job could not finish before its deadline.
+        """
         caller = CALLER.get().name
         ahead = self._reservations_ahead(caller)
         at_once = not ahead and self._at_once(NORMAL, None, 1)
@@ -154,7 +156,7 @@ class Admission:
         return Reservation(self.reservations, caller)
 
     def _check_job(self, job: Job, now: float, ahead: int) -> None:
-        """Raise Overloaded if there is no room or no time for the job, unless it is urgent.
+        """Raise Overloaded if the queue is full or the job would be late, unless it is urgent.
 
         `ahead` is the number of reservations ahead of the job. It is 0 if the job's request had a
         reservation itself: then the jobs of all open reservations come after this one.

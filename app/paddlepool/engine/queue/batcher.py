@@ -86,7 +86,8 @@ class Batcher:
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job in preparation, until the job is submitted or the place released.
 
-        Raises Overloaded or ModelNotReady, so a request is rejected before its picture is decoded.
+        Raises Overloaded or the error that close() got, so a request is rejected before its picture
+        is decoded.
         """
         now = self.clock()
         self._prepare_for(1)
@@ -98,8 +99,10 @@ class Batcher:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
         The first job takes the place of the reservation, which ends. With `following`, the jobs
-        replace ended jobs of their request, so only their deadlines are checked, not room and time.
-        Raises Overloaded, DeadlineExceeded or ModelNotReady.
+        replace ended jobs of their request, so the only check is that their deadlines have not
+        passed. Jobs of lower priority may be dropped for them. Unless the first job is `large`,
+        batches of large requests are then smaller for SMALL_SECONDS. Raises Overloaded,
+        DeadlineExceeded, or the error that close() got.
         """
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
@@ -121,7 +124,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _prepare_for(self, jobs: int) -> None:
-        """Dispatch queued jobs if `jobs` more do not fit. Raises the error of close() if closed."""
+        """Dispatch the newest jobs if `jobs` more do not fit. Raises the error that close() got."""
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()
@@ -141,7 +144,7 @@ class Batcher:
                 consumers.remove(consumer)
 
     def offer(self, consumer: Consumer) -> None:
-        """Mark an instance that has joined as free for the next batch."""
+        """Mark an instance as free and dispatch; does nothing if it has left."""
         if consumer in self._consumers:
             self._free.append(consumer)
             self.dispatch()
@@ -190,7 +193,7 @@ class Batcher:
         return jobs[: max(1, fitting)]
 
     def _pop_free(self) -> Consumer | None:
-        """Remove and return the free instance that ran last: its memory is warm."""
+        """Remove and return the free instance that ran last, whose memory is warm, or None."""
         while self._free:
             if self._free[-1].healthy():
                 return self._free.pop()
@@ -199,8 +202,8 @@ class Batcher:
     def _consumer_with_room(self, jobs: list[Job]) -> Consumer | None:
         """Return a busy instance that may receive this batch early, or None.
 
-        A batch is sent early only if it is full, has few bytes and runs for a short time. While
-        small requests arrive, a batch of large requests is not sent early.
+        A batch is sent early only if it is full, has few bytes and is known to run for a short
+        time. While small requests arrive, a batch of large requests is not sent early.
         """
         full = jobs and sum(job.rows for job in jobs) >= self.max_rows
         if not full or sum(job.nbytes for job in jobs) > INLINE_BYTES:
@@ -284,7 +287,7 @@ class Batcher:
 
     @property
     def free(self) -> int:
-        """Number of instances that would take a batch at once."""
+        """Number of instances that would take a batch immediately."""
         return max(len(self._free), len(self._consumers) - len(self._running))
 
     def seconds_left(self, now: float) -> float:
@@ -313,7 +316,7 @@ class Batcher:
         return [job for batch in tuple(self._running) for job in batch.jobs]
 
     def close(self, error: PaddlepoolError) -> None:
-        """Fail all waiting and later jobs, each with a copy of the error.
+        """Fail all waiting jobs and refuse later ones, each with a copy of the error.
 
         Jobs that are running still get their results.
         """

@@ -30,7 +30,7 @@ class Job:
     priority: int
     deadline: float
     enqueued: float
-    large: bool = False  # its request has more jobs than a portion
+    large: bool = False  # its request has more jobs than may be queued at a time
     caller: str = field(default_factory=lambda: CALLER.get().name)
     future: asyncio.Future[Any] = field(  # the creator knows its type
         default_factory=lambda: asyncio.get_running_loop().create_future()

@@ -39,7 +39,10 @@ class ServiceTime:
 
 
 def moving_average(average: float | None, value: float) -> float:
-    """Return the average with a new value, which weighs a quarter."""
+    """Return the average with a new value, which weighs a quarter.
+
+    The value counts as at most MAX_RATIO averages. Without an average (None, 0) it is the result.
+    """
     if not average:
         return value
     return average + WEIGHT * (min(value, MAX_RATIO * average) - average)
@@ -165,9 +168,10 @@ class ShapeQueues:
     def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
         """Return the jobs of a batch that may run now, or no job and the time to call again.
 
-        The jobs stay queued until take(). A queue is ready if its next batch is full or its first
-        job has waited for `max_delay`. If `max_delay` is 0, batches need not be full: the queue's
-        jobs are divided among the `free` instances that no other shape of this priority needs.
+        That time is infinite if no job waits. The jobs stay queued until take(). A queue is ready
+        if its next batch is full or its first job has waited for `max_delay`. If `max_delay` is 0,
+        batches need not be full: the queue's jobs are divided among the `free` instances that no
+        other shape of this priority needs.
         """
         retry_at = math.inf
         # The turn of the first job decides. Lower priorities wait.
@@ -218,8 +222,8 @@ class ShapeQueues:
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
         """Return the number of runs until a job that is added now has run, with its own run.
 
-        It is infinite, because it is unknown, while jobs of higher priority wait, and if runs wait
-        for more rows.
+        It is infinite, because it is unknown, while jobs of higher priority wait, and while jobs
+        wait to fill a batch (`max_delay`).
         """
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf

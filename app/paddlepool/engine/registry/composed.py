@@ -81,7 +81,8 @@ class ComposedModel(Leased):
         """Return each part's version and instance group for one request.
 
         `text` selects groups as "part:group,part:group"; other parts use their default groups.
-        Raises InvalidParameter for an unknown part or group.
+        Raises InvalidParameter for another form, an unknown part or group, and a part that is named
+        twice.
         """
         chosen: dict[str, str] = {}
         for entry in text.split(",") if text else ():
@@ -112,8 +113,7 @@ class ComposedModel(Leased):
         """Hold a place for a request until its end; yields the place of its first job.
 
         A request is admitted once, for all of its parts. Raises InvalidParameter (group),
-        ModelNotReady, and Overloaded if there is no room, or if the request would not be done
-        before its deadline.
+        ModelNotReady, and Overloaded if too many requests wait or this one would be late.
         """
         caller = CALLER.get().name
         self._check_room_and_time(context, caller)
@@ -127,12 +127,13 @@ class ComposedModel(Leased):
                 del self._requests[context]
 
     def _check_room_and_time(self, context: ModelContext, caller: str) -> None:
-        """Raise Overloaded without room or time for a request.
+        """Raise Overloaded if too many requests wait, or this one would end after its deadline.
 
-        The limit on requests is the number of jobs that the first part's group may hold. The
-        estimated wait is a sum over the parts. Each part adds the seconds of its queued and running
-        jobs, and the usual seconds of this request and of the requests ahead that have not reached
-        the part yet.
+        The deadline is not checked while no other request waits. The limit on requests is the
+        number of jobs that the first part's group may hold, and twice that for a caller that has no
+        request yet. The estimated wait is a sum over the parts. Each part adds the seconds of its
+        queued and running jobs, and the usual seconds of this request and of the requests ahead
+        that have not reached the part yet.
         """
         callers = Counter(self._requests.values())
         ahead = turns_ahead(callers, caller)
@@ -208,7 +209,7 @@ class ComposedModel(Leased):
             raise BackendError(reason) from error
 
     async def answer(self, sample: bytes, group: str | None = None) -> Any:
-        """Answer a sample request and return the answer as it is stored. Raises PaddlepoolError."""
+        """Run a sample request; return its answer as JSON values. Raises PaddlepoolError."""
         pipeline = self._built_pipeline()
         deadline = self._clock() + RUN_SECONDS
         context = ModelContext(deadline=deadline, parts=self.parts_with(group), admitted=True)

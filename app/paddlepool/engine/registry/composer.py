@@ -44,8 +44,8 @@ class Composer:
 
         `instead` maps models to the versions that are about to be served, or to None. If it is
         empty and a part starts on demand, the model's first request tests it instead. Raises
-        ConfigError if a part is not served or is composed itself, and the errors of
-        ComposedModel.test().
+        ConfigError if a part is not served or is composed itself, and the errors of build() and
+        test() of ComposedModel.
         """
         if self._newest(files.name) is None:  # until it is open
             self.failed[files.name] = frozenset(files.config.parts.values())
@@ -84,7 +84,8 @@ class Composer:
     ) -> ComposedModel | None:
         """Build a composed model again, with `part` as the version of the model `name`.
 
-        If that fails, raises BackendError if the composed model is `required`, else returns None.
+        If that fails, raises BackendError if the composed model is `required`; else adds it to
+        `failed` and returns None.
         """
         files, instead = model.files, {name: part}
         try:

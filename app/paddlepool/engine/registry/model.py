@@ -47,7 +47,10 @@ log = logging.getLogger(__name__)
 
 
 def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
-    """Return the Choice for a version whose candidates are not measured yet."""
+    """Return the Choice for a version whose candidates are not measured yet.
+
+    `reason` is not used if config.toml names the default group.
+    """
     if config.first_group is None:
         return Choice(group=config.default_group, by="config", reason=PINNED)
     return Choice(group=config.default_group, by="start", reason=reason)
@@ -217,12 +220,14 @@ class ServedModel(Leased):
         The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
         higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
-        their request, so the queue checks only their deadlines, not room and time. With `large`,
-        their request has more jobs than a portion.
+        their request, so the only check is that their deadlines have not passed. `large` jobs, of
+        requests with more than portion() jobs, share no batch with other jobs, and have smaller
+        batches while other jobs arrive.
 
-        Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady at once. A
-        future returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
-        ModelOutputInvalid or Overloaded (shed). Cancelling a future removes its job from the queue.
+        Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady. A future
+        returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
+        ModelOutputInvalid, ModelNotReady (closed) or Overloaded (shed). Cancelling a future removes
+        its job from the queue.
         """
         chosen, now = self._group(group), self._clock()
         queued = [
@@ -240,7 +245,7 @@ class ServedModel(Leased):
     def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
         """Hold a place in a group's queue while a request is prepared; pass it to submit_all().
 
-        Raises InvalidParameter (group), Overloaded and ModelNotReady at once, before any work.
+        Raises InvalidParameter (group), Overloaded and ModelNotReady.
         """
         chosen = self._group(group)
         try:
@@ -264,7 +269,8 @@ class ServedModel(Leased):
     def open_shadow(self, group: str, open_predictor: ports.PredictorFactory) -> Predictor:
         """Open a tested predictor with a group's configuration; the caller runs and closes it.
 
-        Raises InvalidParameter, ConfigError, BackendError, WorkerCrashed, DeadlineExceeded.
+        Raises InvalidParameter (group), ConfigError, BackendError, WorkerCrashed, DeadlineExceeded
+        and OSError.
         """
         return self._group(group).open_shadow(open_predictor)
 
@@ -321,7 +327,10 @@ class ServedModel(Leased):
         return CheckedJob(padded, *rows_and_key)
 
     def _checked_rows(self, inputs: Tensors) -> int:
-        """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor."""
+        """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor.
+
+        If the model is not batched, a job counts as one row.
+        """
         expected = {spec.name for spec in self.inputs}
         if set(inputs) != expected:
             missing = ", ".join(sorted(expected - set(inputs))) or "none"

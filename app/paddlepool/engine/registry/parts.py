@@ -1,4 +1,4 @@
-"""The jobs of one request: divided into runs, queued a portion at a time, and joined."""
+"""The jobs of one request: divided into runs, queued in limited number, and joined."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -65,12 +65,12 @@ async def in_portions(
     portion: int,
     submit: Callable[..., list["asyncio.Future[InferResult]"]],
 ) -> list[InferResult]:
-    """Run all jobs, at most `portion` at a time; the results are in the order of the jobs.
+    """Run all jobs, with at most `portion` in the queue; the results are in the order of the jobs.
 
-    `submit(jobs, following=..., large=...)` queues jobs; with `following`, they replace jobs that
-    have ended, and with `large`, the request has more jobs than a portion. The first portion is
-    queued together; after that, each job that ends is followed by one more. The first failure
-    cancels the others.
+    `submit` is ServedModel.submit_all(), which queues the jobs that it gets. The first `portion`
+    jobs are queued together; after that, each job that ends is replaced by one more, with
+    `following`. If there are more than `portion` jobs, all are `large`. The first failure cancels
+    the others, and errors of `submit` are raised.
     """
     if len(jobs) <= portion:
         return await gather_or_cancel(submit(jobs))

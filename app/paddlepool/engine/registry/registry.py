@@ -163,7 +163,8 @@ class ModelRegistry:
     async def _candidates(self, name: str) -> tuple[tuple[int, ...], int, bool]:
         """Return the versions to try, newest first, and how many of them to serve.
 
-        The third value is whether the model is a composed one.
+        The third value is whether the model is a composed one. Raises ManifestError if no version
+        is published, ModelNotFound, ConfigError and OSError.
         """
         on_disk = self._repository
         with self._history.attempt(name, None):
@@ -180,7 +181,7 @@ class ModelRegistry:
         """Serve the model in place of the served version with its number, if any.
 
         Raises ModelNotReady if the registry is closed, and what _publish() raises; the model is
-        then closed.
+        then closed, unless it is served already.
         """
         try:
             with self._history.attempt(model.name, model.version):
@@ -451,7 +452,7 @@ class ModelRegistry:
         return next((m for m in self.all_served() if (m.name, m.version) == (name, version)), None)
 
     def find_composed(self, name: str, version: int | None) -> ComposedModel | None:
-        """Return this version, by default the newest, of a composed model; for display only."""
+        """Return this version, by default the newest, of a composed model, or None; for display."""
         versions = [model for model in self.composed() if model.name == name]
         return next((model for model in versions if version in (None, model.version)), None)
 
@@ -486,6 +487,6 @@ class ModelRegistry:
         return thread_budget([model.config for model in self.served()], cores=self._cores)
 
     async def close(self) -> None:
-        """End every predictor at once; queued jobs fail, and no model can be loaded afterwards."""
+        """End every predictor without draining; queued jobs fail, and later loads are refused."""
         served, self._models, self._closed = self.all_served(), {}, True
         await asyncio.gather(*(model.close() for model in served))

@@ -60,8 +60,9 @@ class CompletedRuns:
 class ModelContext(RequestContext):
     """Runs the jobs of one request on leased model versions and records their results.
 
-    The first job takes the place of the `reservation`. If the request is `admitted` as a whole, no
-    job of it is refused for lack of room or time. `started` are the parts that have had a job.
+    The first job takes the place of the `reservation`. If the request is `admitted` as a whole, and
+    else once a call has returned, the queue checks only deadlines. `started` are the parts that
+    have had a job.
     """
 
     parts: Mapping[str, PartOfRequest]
