@@ -33,9 +33,9 @@ class BertConfig:
 
 
 class SelfAttention(nn.Layer):
-    """Multi-head attention of `asking` [N,Q,hidden] over `x` [N,L,hidden] to [N,Q,hidden].
+    """Multi-head attention of `queries` [N,Q,hidden] over `x` [N,L,hidden] to [N,Q,hidden].
 
-    Queries come from `asking`, keys and values from `x`. `bias` [N,1,1,L] is added to the scores.
+    Keys and values come from `x`. `bias` [N,1,1,L] is added to the scores.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -52,9 +52,9 @@ class SelfAttention(nn.Layer):
         # 0 copies the dimension from the input, so batch and length stay dynamic.
         return x.reshape([0, 0, self.heads, self.width]).transpose([0, 2, 1, 3])
 
-    def forward(self, asking: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, queries: Tensor, x: Tensor, bias: Tensor) -> Tensor:
         query, key, value = (
-            self.split_heads(self.query(asking)),
+            self.split_heads(self.query(queries)),
             self.split_heads(self.key(x)),
             self.split_heads(self.value(x)),
         )
@@ -67,8 +67,8 @@ class SelfAttention(nn.Layer):
 class EncoderLayer(nn.Layer):
     """Attention and feed-forward, each followed by residual addition and layer norm.
 
-    `x` [N,L,hidden] has all positions. Only those of `asking` [N,Q,hidden] are computed: all
-    positions of `x`, or some of them.
+    The layer computes only the positions in `queries` [N,Q,hidden], which has the rows of all or
+    some positions of `x` [N,L,hidden].
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -80,8 +80,8 @@ class EncoderLayer(nn.Layer):
         self.output = nn.Linear(config.intermediate_size, hidden)
         self.output_norm = nn.LayerNorm(hidden, epsilon=eps)
 
-    def forward(self, asking: Tensor, x: Tensor, bias: Tensor) -> Tensor:
-        x = self.attention_norm(asking + self.attention(asking, x, bias))
+    def forward(self, queries: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+        x = self.attention_norm(queries + self.attention(queries, x, bias))
         return self.output_norm(x + self.output(F.gelu(self.intermediate(x))))
 
 
@@ -135,17 +135,17 @@ class StaticBertClassifier(BertClassifier):
         return self.classifier(F.tanh(self.pooler(first[:, 0])))
 
 
-def _encode(layer: EncoderLayer, asking: Tensor, x: Tensor, bias: Tensor) -> Tensor:
-    x = layer.attention_norm(asking + _attend(layer.attention, asking, x, bias))
+def _encode(layer: EncoderLayer, queries: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+    x = layer.attention_norm(queries + _attend(layer.attention, queries, x, bias))
     return layer.output_norm(x + layer.output(F.gelu(layer.intermediate(x))))
 
 
-def _attend(attention: SelfAttention, asking: Tensor, x: Tensor, bias: Tensor) -> Tensor:
+def _attend(attention: SelfAttention, queries: Tensor, x: Tensor, bias: Tensor) -> Tensor:
     scale = attention.width**-0.5
     query, value, output = attention.query, attention.value, attention.output
-    queries = F.linear(asking, query.weight * scale, query.bias * scale)
+    scaled = F.linear(queries, query.weight * scale, query.bias * scale)
     scores = paddle.matmul(
-        attention.split_heads(queries), attention.split_heads(attention.key(x)), transpose_y=True
+        attention.split_heads(scaled), attention.split_heads(attention.key(x)), transpose_y=True
     )
     values = attention.split_heads(paddle.matmul(x, value.weight))
     mixed = paddle.matmul(F.softmax(scores + bias, axis=-1), values)

@@ -56,7 +56,7 @@ class DynamicBatching(_Table):
 
 
 class Budget(_Table):
-    """Allowed loss of a group with a lower precision, measured on the golden input.
+    """Allowed loss of a group with a lower precision, measured on the golden inputs.
 
     `mean_difference` is an upper limit, `agreement` a lower one; None means no limit.
     """
@@ -154,7 +154,8 @@ class VersionPolicy(_Table):
     def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """Return the versions to try, newest first, and how many of them to serve.
 
-        An older version replaces a newer one that is unusable. `published` is newest first.
+        Of the latest versions, an older one replaces a newer one that is unusable. `published` is
+        newest first; listed versions are returned even if they are not in it.
         """
         if self.kind == "specific":
             listed = tuple(sorted(set(self.versions), reverse=True))
@@ -233,7 +234,7 @@ class ModelConfig(_Table):
         return self._first_group
 
     def with_first_group(self) -> ModelConfig:
-        """Return a copy whose `default_group` is the name of a group instead of "auto"."""
+        """Return the configuration with "auto", if it is set, replaced by the name of a group."""
         if self.default_group != AUTO or any(group.name == AUTO for group in self.instance_group):
             return self
         # The first one that always runs, if there is one.
@@ -280,9 +281,10 @@ class ModelConfig(_Table):
     def served_by(self, name: str, count: int | None = None) -> ModelConfig:
         """Return a copy in which `name` replaces the default group.
 
-        The new default group has at least `count` processes, by default count_in_place(). Its base
-        is the replaced group, unless config.toml names another. It starts when the replaced group
-        did, which starts on demand from then on.
+        The new default group has `count` processes, by default count_in_place(), or as many as
+        config.toml gives it if those are more. Its base is the replaced group, unless config.toml
+        names another. Its `start` is that of the replaced group, which starts on demand from then
+        on.
         """
         if count is None:
             count = self.count_in_place(name)

@@ -246,7 +246,10 @@ class ModelRepository:
         )
 
     def _version(self, name: str, version: int) -> tuple[Path, ModelConfig]:
-        """Return a version's directory and its model's configuration. Raises ModelNotFound."""
+        """Return a version's directory and its model's configuration.
+
+        Raises ModelNotFound and the errors of load_config().
+        """
         model = self._model_directory(name)
         directory = model / str(version)
         if not VERSION.fullmatch(str(version)) or not _is_directory(directory):

@@ -158,9 +158,10 @@ class Manifest(Contents):
         return next((program for program in self.programs if program.name == name), None)
 
     def program_for(self, backend: str, name: str | None) -> Program | None:
-        """Return the program that a group of this backend runs under this name, or None.
+        """Return the program that a group runs: the one of this name, the reference for None.
 
-        For a backend that runs ONNX, the program OWN_ONNX replaces the reference.
+        A backend that runs ONNX gets the program OWN_ONNX in place of the reference, if the version
+        has one. Returns None if there is no program of this name.
         """
         own = self.find(OWN_ONNX) if name is None and backend in ONNX_BACKENDS else None
         return own or self.find(name)
@@ -276,7 +277,7 @@ def verify_files(
     A file that is missing, not listed, a link, or different in a single byte makes the version
     unusable: the framework itself would load it and return garbage. Entries that nothing opens
     (is_unused()) are ignored. With `low_priority`, this takes four times as long and uses a quarter
-    of a core.
+    of a core. Raises OSError if the directory cannot be listed.
     """
     label = label or f"{directory.parent.name}/{directory.name}"
     with os.scandir(directory) as entries:
