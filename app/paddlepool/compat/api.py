@@ -82,7 +82,7 @@ class CompatibleApi:
 
 
 async def health(request: Request, services: ServicesDep) -> Response:
-    """Return 200 if every model is ready, like `/v2/health/ready`.
+    """Return 200 if every model is ready, else 503, like `/v2/health/ready`.
 
     The reply has PaddleX's format; TEI's clients read only its status.
     """

@@ -41,7 +41,8 @@ WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
 
 
 class TextParameters(BaseModel):
-    """Null counts as absent; other parameters are rejected."""
+    """Parameters of text classification. Null counts as absent; `truncation`, `padding` and
+    `batch_size` have no effect; others are rejected."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -117,7 +118,8 @@ async def classify_texts(
 
 
 async def segment_picture(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
-    """Accepts a picture as the body, of any type or none, or as base64 in JSON with parameters.
+    """Accepts a picture as the body, of type `image/*`, `application/octet-stream` or none, or as
+    base64 in JSON with parameters.
 
     A mask is soft unless `mask_threshold` is given.
     """
@@ -140,7 +142,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 class PictureParameters(Options):
-    """Parameters of a picture."""
+    """Parameters of image segmentation. Null counts as absent; others are rejected."""
 
     mask_threshold: Fraction | None = Field(None, description="Makes the mask black and white.")
     threshold: Fraction | None = Field(None, description="Omits a segment with a lower score.")
@@ -168,7 +170,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
 def _refuse_unknown(
     members: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
-    """Raise InvalidParameter for unknown members, such as another task's candidate_labels."""
+    """Raise InvalidParameter for unknown members that are not null, such as candidate_labels."""
     for name, value in members.items():
         if name not in known and value is not None:
             raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")

@@ -135,7 +135,7 @@ def translate(
 
 
 def _colour(text: str | None) -> Colour | None:
-    """Read a colour as `r,g,b,a`; None for an empty text. Raises InvalidParameter."""
+    """Read a colour as `r,g,b,a`; None for an empty text or None. Raises InvalidParameter."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]

@@ -62,7 +62,8 @@ class RemoveBgError(BaseModel):
 
 
 async def account(services: ServicesDep) -> dict[str, Any]:
-    """Returns zero credits, because nothing is sold, and the per-minute quota as free calls."""
+    """Returns zero credits, because nothing is sold, and the per-minute quota as free calls; a
+    million without a quota."""
     calls = services.settings.quota_requests_per_minute or UNLIMITED_CALLS
     credits = {"total": 0, "subscription": 0, "payg": 0, "enterprise": 0}
     api = {"free_calls": calls, "sizes": "all"}

@@ -101,7 +101,10 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 
 
 def described(services: Services) -> dict[str, Any]:
-    """Return the members of TEI's `/info` for a classifier; clients read its limits and labels."""
+    """Return the members of TEI's `/info` for a classifier; clients read its limits and labels.
+
+    While the model is not served, it has no labels, and the limits in tokens are 0.
+    """
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")
     served = next((model for model in services.registry.served() if model.name == name), None)

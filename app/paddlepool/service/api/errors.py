@@ -260,7 +260,7 @@ MODEL_LOADING_SECONDS = 2
 
 
 def fault_of(error: errors.PaddlepoolError) -> Fault:
-    """Build the fault for a domain error. Details about the installation go only to the log."""
+    """Build the fault for a domain error; that of an OperatorError is internal, without details."""
     if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
         return http_fault(500, INTERNAL)
     return Fault(

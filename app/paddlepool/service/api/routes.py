@@ -105,7 +105,10 @@ RoutingDep = Annotated[Routing, Query()]
 
 
 def chosen_group(instance_group: str | None, predictor: str | None) -> str | None:
-    """Return the value of `instance_group` or its alias. Raises InvalidParameter if they differ."""
+    """Return the value of `instance_group` or its alias, or None without either.
+
+    Raises InvalidParameter if they differ.
+    """
     if predictor is None:
         return instance_group
     if instance_group not in (None, predictor):
@@ -117,7 +120,10 @@ def chosen_group(instance_group: str | None, predictor: str | None) -> str | Non
 
 
 def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
-    """Return the timeout in seconds. Raises InvalidParameter outside 1 to timeout_max_ms."""
+    """Return the timeout in seconds, the default for None.
+
+    Raises InvalidParameter outside 1 to timeout_max_ms.
+    """
     if timeout_ms is None:
         return settings.timeout_default_ms / 1000
     if not 1 <= timeout_ms <= settings.timeout_max_ms:
@@ -162,8 +168,8 @@ def output_headers(output: RequestOutput) -> dict[str, str]:
 async def uploaded_picture(request: Request) -> bytes:
     """Read a request whose body is a picture, or a form with a picture as its only file.
 
-    The query may have the parameters of Routing. Raises FileMissing, UnsupportedMediaType and
-    InvalidParameter.
+    The query may have the parameters of Routing. Raises FileMissing, UnsupportedMediaType,
+    InvalidParameter, and the errors of Exchange.receive().
     """
     return (await read_upload(request, known=ROUTING, max_fields=0))[0]
 

@@ -126,7 +126,10 @@ class Calls:
     async def serve_stream(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
-        """Yield, for each message of a stream in order, its reply, or a Fault if it is rejected."""
+        """Yield, for each message of a stream in order, its reply, or a Fault if it is rejected.
+
+        Ends the call if its caller is rejected, too many streams are open, or a message is late.
+        """
         first = Call(context.time_remaining())
         with self._recorded(method, context, first):
             refusal: Fault | None = None
@@ -359,7 +362,7 @@ PUSHBACK = "grpc-retry-pushback-ms"
 
 
 def metadata_of(fault: Fault) -> dict[str, str]:
-    """Return an error's metadata: its stable code, and when to retry."""
+    """Return an error's metadata: its stable code and, if the fault has it, when to retry."""
     metadata = {"error-code": fault.code}
     if (seconds := fault.headers.get("Retry-After")) is not None:
         metadata |= {"retry-after": seconds, PUSHBACK: str(1000 * int(seconds))}

@@ -300,7 +300,7 @@ async def _parse(message: bytes, _call: Call) -> bytes:
 
 
 def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodHandler:
-    """Build the handler of Watch, which sends each new status of a service."""
+    """Build the handler of Watch, which sends each new status of a service until the drain."""
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         service = _service(await calls.serve_unary(method, messages, context))

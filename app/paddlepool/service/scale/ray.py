@@ -130,7 +130,7 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Return the metrics of all replicas, if this replica's server accepts the client."""
+        """Send the metrics of all replicas that answer, or this server's refusal of the client."""
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]

@@ -275,7 +275,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self._await_next()
 
     def shutdown(self) -> None:
-        """Close an idle connection after a grace period: a request may already be on its way."""
+        """Close an idle connection after a grace period, and a busy one after its reply.
+
+        A request may already be on its way to an idle one.
+        """
         self._keeps_alive = False
         if self.cycle is None or self.cycle.response_complete:
             self.loop.call_later(IDLE_GRACE_SECONDS, super().shutdown)

@@ -108,7 +108,10 @@ async def watch_loop(observe: Callable[[float], None]) -> None:
 
 
 class PoolServer(uvicorn.Server):
-    """A uvicorn server that drains at the first signal, and ends the process at a second one."""
+    """A uvicorn server that drains at the first signal, and ends the process at a second one.
+
+    A second SIGHUP is ignored.
+    """
 
     # uvicorn documents `run` and `serve`, but none of the methods below, and has no setting for a
     # drain delay. If they change, the first test to fail is

@@ -75,7 +75,10 @@ _GZIP = GZipMiddleware(
 
 
 def is_long(start: Message) -> bool:
-    """Whether a reply is long enough to be compressed. Starlette's own check takes longer."""
+    """Whether a reply's Content-Length is large enough to compress it; False without that header.
+
+    Starlette's own check takes longer.
+    """
     lengths = (int(value) for name, value in start["headers"] if name == b"content-length")
     return next(lengths, 0) >= MIN_COMPRESSED_BYTES
 
@@ -83,7 +86,10 @@ def is_long(start: Message) -> bool:
 async def send_packed(
     start: Message, body: Message, headers: Headers, receive: Receive, send: Send
 ) -> None:
-    """Send a whole reply; compress it if the request's `headers` accept gzip."""
+    """Send a whole reply; compress it if the request's `headers` accept gzip.
+
+    Replies of the UNCOMPRESSED_TYPES stay as they are.
+    """
     accepted = ACCEPTS_GZIP.search(headers.get("accept-encoding", ""))
     scope = {"type": "http", "headers": [(b"accept-encoding", b"gzip")] if accepted else []}
     await _GZIP({**scope, "reply": (start, body)}, receive, send)

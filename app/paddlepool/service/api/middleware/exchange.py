@@ -65,7 +65,10 @@ class Exchange:
         self._watching: asyncio.TimerHandle | None = None
 
     async def receive(self) -> Message:
-        """Return the next message. Raises FileTooLarge, Overloaded and UnsupportedEncoding."""
+        """Return the next message; after the body, wait for the disconnect.
+
+        Raises FileTooLarge, Overloaded and UnsupportedEncoding.
+        """
         if self._watching is not None:
             await asyncio.wait((self._start_watching(),))
             return {"type": "http.disconnect"}

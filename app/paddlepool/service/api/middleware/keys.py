@@ -110,7 +110,10 @@ def is_open(path: str) -> bool:
 
 
 def client_network(address: str) -> str:
-    """Reduce an IPv6 address to its network, and an IPv4-mapped one to the IPv4 address."""
+    """Reduce an IPv6 address to its network, and an IPv4-mapped one to the IPv4 address.
+
+    Any other text is returned unchanged.
+    """
     if ":" not in address:
         return address
     try:
@@ -150,7 +153,10 @@ HOST = re.compile(rb"(?:\[([^\[\]]+)\]|([^:\[\]]+?)\.?)(?::[0-9]*)?")
 
 
 class Sites:
-    """Accepts a request if its Host is one of the server's names and no other site's page sent it.
+    """Rejects requests for another Host, and requests that pages of other sites send.
+
+    Requests for health may have any Host, and HTTP/1.0 may omit it. Pages of other sites may send
+    GET, HEAD and OPTIONS; those of `origins` may send anything.
 
     Another site can make its own name resolve to this machine (DNS rebinding); the browser then
     sends that name as Host. Its pages can also send a form or a text to any address without a

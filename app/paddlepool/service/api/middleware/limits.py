@@ -142,7 +142,10 @@ class TokenBucket:
 
     @contextmanager
     def count_running(self) -> Iterator[None]:
-        """Count one more request while it runs. Raises QuotaExceeded, before any work begins."""
+        """Spend one request, and count it while it runs.
+
+        Raises QuotaExceeded, before any work begins, if any unit is used up or too many run.
+        """
         limit = self._concurrent
         if limit and self.running >= limit:
             raise QuotaExceeded(

@@ -39,7 +39,8 @@ class Expected:
     """The tensors and parameters of a model or a task, against which a request is checked.
 
     `options` are the task's own parameters, or None for a model. A task's `optional` inputs may be
-    omitted; its `opaque` outputs are strings of binary data.
+    omitted; its `opaque` outputs are strings of binary data. `labels` name the classes of a model's
+    outputs; `batched` tells whether their first axis is the batch.
     """
 
     inputs: Sequence[TensorSpec]
@@ -158,7 +159,7 @@ def _form(
 
 
 def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each output that the client lists."""
+    """Return the parameters of each output that the client lists. Raises InvalidTensor."""
     if not isinstance(listed, list | None):
         raise InvalidTensor("outputs must be a list")
     requested: dict[str, dict[str, Any]] = {}

@@ -179,7 +179,7 @@ def ready_model(services: Services, model: str, version: int | None) -> Response
 
 
 def check_server(services: Services) -> None:
-    """Raise ModelNotReady if the server should not receive requests."""
+    """Raise ModelNotReady if the server stops or has failed, or a model is missing or not ready."""
     if services.lifecycle.draining:
         raise errors.ModelNotReady("The server is stopping.")
     if services.lifecycle.failure:
@@ -332,7 +332,7 @@ async def all_stats(services: ServicesDep) -> dict[str, Any]:
 
 
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
-    """Statistics of each served version, newest first; a task has those of its model."""
+    """Statistics of each served version, newest first; a task has those of its model or parts."""
     own: dict[str, Any] = {}
     if task_named(services, model, version) is not None:
         own = {"name": model, "version": str(VERSION)}
@@ -409,7 +409,10 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
 
 
 async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
-    """Return every version of every model, then the tasks; with `only_ready`, the ready ones."""
+    """Return every version of every model, then the tasks; with `only_ready`, the ready ones.
+
+    Tasks without a model are left out, and those whose name is also that of a model.
+    """
     loop = asyncio.get_running_loop()
     statuses = await loop.run_in_executor(services.operations, services.registry.index)
     entries = [
@@ -462,7 +465,7 @@ async def load_model(services: Services, model: str, parameters: Mapping[str, An
 
 
 async def unload(model: str, request: Request, services: ServicesDep) -> Response:
-    """Stop serving the model; answers when its requests have ended."""
+    """Stop serving the model; answers when its requests have ended, or after the drain timeout."""
     await unload_model(services, model, await _parameters(request))
     return Response()
 

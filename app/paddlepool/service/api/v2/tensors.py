@@ -1,7 +1,7 @@
 """Tensors of the Open Inference Protocol v2: JSON, the binary tensor extension, byte strings.
 
 This module compares a declared shape with the received data before it allocates memory of that
-size. The engine checks whether the tensors fit the model (`ServedModel.submit_all`).
+size. The engine checks whether the tensors fit the model (`ServedModel.checked`).
 """
 
 import base64
