@@ -73,7 +73,7 @@ def _version(package: str) -> str:
 
 
 def _onednn_abi() -> str:
-    """Return the ABI number in the file name of the oneDNN library in Paddle's package."""
+    """Return the ABI number in the name of the oneDNN library in Paddle's package, or `none`."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("paddlepaddle") or []:
             if match := re.fullmatch(r"libdnnl\.so\.([0-9.]+)", file.name):

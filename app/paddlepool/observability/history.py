@@ -180,7 +180,10 @@ class History:
             return runs.after(since), drift.after(since), agreement.after(since)
 
     def runs(self, after: int) -> dict[Series, list[tuple[int, Counts]]]:
-        """Return, for each series, the finished intervals later than `after` in which it ran."""
+        """Return each series' finished intervals after the number `after` in which it ran.
+
+        Intervals before the last hour, and series without any, are left out.
+        """
         with self._lock:
             now = self.interval()
             after = max(after, now - INTERVALS - 1)

@@ -29,7 +29,7 @@ ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
 
 class HistogramFamily(Collector):
-    """All series of one histogram; a series appears with its first observation.
+    """All series of one histogram; a series with labels appears with its first observation.
 
     The library's own Histogram tests its buckets one by one and takes two locks for each value, and
     a request for one text records six values. May be used in any thread.
@@ -208,8 +208,9 @@ class Metrics:
     routes and models; reasons are members of enumerations. Any other value is counted as
     `unmatched`, `unknown` or `OTHER`.
 
-    A series appears with its first event. Only the counters that alerts and dashboards compare with
-    zero exist from the start: rejections, restarts and shadowed requests.
+    A series appears with its first event. Only the lag of the event loop and the counters that
+    alerts and dashboards compare with zero exist before: those of rejections and codec restarts
+    from the start, those of a model's rejections, restarts and shadowed requests once it is known.
     """
 
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:
