@@ -93,7 +93,10 @@ async def remove_background(
 async def _received(
     request: Request, settings: Settings
 ) -> tuple[Callable[[], tuple[SegmentRequest, bool]], int]:
-    """Receive the body; return a function that translates it, and the number of bytes to parse."""
+    """Receive the body; return a function that translates it, and the number of bytes to parse.
+
+    Raises UnsupportedMediaType and the errors of read_form().
+    """
     kind = media_type(request)
     most = max(settings.form_max_fields, MAX_FIELDS)
     if kind == FORM:

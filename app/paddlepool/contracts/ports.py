@@ -105,7 +105,10 @@ class Worker(Protocol[Request, Result]):
         """Return a descriptor that is readable when poll_reply() should be called."""
 
     def put(self, request: Request, /) -> None:
-        """Copy a request into the shared memory. At most one other request may be under way."""
+        """Copy a request into the shared memory. At most one other request may be under way.
+
+        Raises ValueError if the request is too large.
+        """
 
     def send(self, request: Request, /) -> None:
         """Send the request that was put; it runs when the one under way has ended.
@@ -253,7 +256,10 @@ class RequestContext(ABC):
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage that runs in this process: `with context.stage("decode"):`."""
+        """Measure a stage that runs in this process: `with context.stage("decode"):`.
+
+        A stage that raises is not counted.
+        """
         begin = time.perf_counter()
         yield
         self.add_seconds({name: time.perf_counter() - begin})

@@ -150,9 +150,9 @@ class DataPlane:
         Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
         then reserved before `read` runs. Raises Overloaded if there is no place, or if the job
         would not finish within this time. Large tensors are checked in a thread of `checked_in`.
-        Raises the errors of `read`, InvalidTensor, InvalidParameter (group), ModelNotFound,
-        ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed, BackendError
-        and ModelOutputInvalid.
+        Raises the errors of `read`, InvalidTensor, InvalidParameter (group, or a composed model),
+        ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed,
+        BackendError and ModelOutputInvalid.
         """
         began = self.clock()
         with self._leased(model, version) as served, contextlib.ExitStack() as held:
@@ -245,7 +245,7 @@ def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest
 
 
 def _reserve(served: AnyModel, context: ModelContext) -> AbstractContextManager[Reservation]:
-    """Hold a place in the queue for a request. Raises Overloaded and ModelNotReady."""
+    """Hold a place for a request. Raises InvalidParameter (group), Overloaded, ModelNotReady."""
     if isinstance(served, ComposedModel):
         return served.reserve(context)
     return served.reserve(group=context.parts[WHOLE].group, deadline=context.deadline)

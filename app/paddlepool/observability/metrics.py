@@ -296,7 +296,7 @@ class Metrics:
         self._routes.add(route)
 
     def expect_model(self, model: str, groups: Iterable[str]) -> None:
-        """Declare a model and its instance groups as label values."""
+        """Declare a model and its instance groups as label values; its counters start at zero."""
         self._models.add(model)
         for reason in Rejection:
             self._rejected.labels(model, reason)
@@ -307,7 +307,10 @@ class Metrics:
                 self._restarts.labels(model, group, restart)
 
     def request_done(self, *, route: str | None, method: str, status: int, seconds: float) -> None:
-        """Record one HTTP reply; `route` is the template that matched, or None."""
+        """Record one HTTP reply; `route` is the template that matched, or None.
+
+        The route counts as unmatched if it was not declared, or the status is 405.
+        """
         known = route if route in self._routes and status != 405 else UNMATCHED
         method = method if method in METHODS else OTHER
         self._request.observe(seconds, known, method, str(status))
@@ -326,7 +329,7 @@ class Metrics:
         self.history.record_run(Series(model, version, group), seconds)
 
     def retired(self, *, model: str, served: Collection[int]) -> None:
-        """Drop the series of the model's versions that are not served."""
+        """Drop the run times of the model's versions that are not served."""
         versions = frozenset(map(str, served))
         self._infer.keep(lambda labels: labels[0] != model or labels[1] in versions)
 

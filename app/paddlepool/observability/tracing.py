@@ -142,7 +142,7 @@ class Tracing:
 
 
 def trace_stages(output: RequestOutput, results: Sequence[InferResult]) -> None:
-    """Report the stages of the current request to its span."""
+    """Report the stages of the current request to its span, if it has one that is recorded."""
     request = CURRENT.get()
     if request is not None and request.span.is_recording():
         request.where = {MODEL: output.model, VERSION: output.version, GROUP: output.group}

@@ -60,7 +60,10 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def split_pairs(value: Any) -> Any:
-    """Split `a=b,c=d` into a dict; return any value but a text unchanged. Raises ValueError."""
+    """Split `a=b,c=d` into a dict; return any value but a text unchanged.
+
+    Raises ValueError if a name or a value is missing.
+    """
     if not isinstance(value, str):
         return value
     pairs = [item.partition("=") for item in value.split(",") if item.strip()]
@@ -355,7 +358,8 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
     """Describe all wrong settings in one line: name, requirement and received value.
 
     A setting in `options` is named as an option of the command line, any other as a variable. The
-    value is left out if the setting's name contains "key": it may be secret.
+    value is cut after 80 characters, and left out if the setting's name contains "key": it may be
+    secret.
     """
     faults = []
     for fault in error.errors(include_url=False):

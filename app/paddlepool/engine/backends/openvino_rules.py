@@ -80,7 +80,7 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Yield a reason for each result of 64 bits that OpenVINO would compute in 32 bits."""
+    """Yield a reason for each float64 value and computed int64 output, which get only 32 bits."""
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():
         kind, name = op.get_type_name(), op.get_friendly_name()

@@ -58,7 +58,8 @@ GPU_POOL_MEGABYTES = 256
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Load the model and return its handler; called once in the child.
 
-    Raises ConfigError, BackendError and the framework's errors.
+    With `cache_capacity = 0`, the handler ends the process if it finds that the files have changed.
+    Raises ConfigError, BackendError, OSError and the framework's errors.
     """
     options = checked_options("paddle_inference", opening["options"], OPTIONS)
     program = Path(opening["directory"], opening["program"])

@@ -77,7 +77,10 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
 
 
 def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
-    """Run RUNS times; return each operator's name and median milliseconds, in running order."""
+    """Run RUNS times; return each operator's name and median milliseconds, in running order.
+
+    Raises BackendError if the runs had different numbers of operators.
+    """
     traces = scratch / "traces"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

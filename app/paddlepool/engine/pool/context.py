@@ -37,8 +37,8 @@ class OnDemand:
     def use(self, group: StartedGroup) -> None:
         """Mark a group as used; call it before each job.
 
-        If the group would exceed a limit, other groups that are idle are stopped first. Raises
-        Overloaded if too few are idle.
+        While a group that is not live would exceed a limit, idle others are stopped, the least
+        recently used first. Raises Overloaded if too few are idle.
         """
         if group in self._started:
             self._started.remove(group)
@@ -95,7 +95,10 @@ class Yielding:
         self._busy = 0
 
     def serving(self, threads: int) -> None:
-        """Record that `threads` more threads serve requests, or fewer if `threads` is negative."""
+        """Record that `threads` more threads serve requests, or fewer if `threads` is negative.
+
+        Openings are suspended while these threads leave at most one core free.
+        """
         self._busy += threads
         crowded = self._busy >= self._limit
         if crowded and not self.suspension.held:

@@ -291,12 +291,15 @@ class Group:
         return self._batcher
 
     def idle(self) -> bool:
-        """Whether no instance is being opened, and no job waits, runs or has a reservation."""
+        """Whether every first opening has ended, and no job waits, runs or has a reservation."""
         opened = all(instance.opened.done() for instance in self._instances)
         return opened and self._batcher.idle
 
     def stop(self, why: str = "to make room for another") -> None:
-        """End the processes without waiting for them; the next job starts the group again."""
+        """End the processes without waiting for them; the next job starts the group again.
+
+        Waiting jobs fail with ModelNotReady. Does nothing if the group is closed.
+        """
         if self._batcher.closed:
             return
         self._cancel_idle_timer()
@@ -424,7 +427,8 @@ class Group:
     def _verify_again(self, *, low_priority: bool) -> None:
         """Raise BackendError if the files that a process has just opened may have changed.
 
-        Called after the process has read the files: a later change of a file does no harm.
+        Raises OSError if the system does not let the server read a file. Called after the process
+        has read the files: a later change of a file does no harm.
         """
         try:
             self.files.verify_again(low_priority=low_priority)

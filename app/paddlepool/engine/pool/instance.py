@@ -170,7 +170,7 @@ class Instance(Generic[Request, Result]):
     async def _open(self, reason: Restart | None) -> Worker[Request, Result] | None:
         """Open a worker, retrying without limit. `reason` is None for the first one.
 
-        Returns None if the model is rejected, or if the instance is closed meanwhile.
+        Returns None if the first worker is rejected, or the instance is closed during a delay.
         """
         first, successor = reason is None, self._succession.pop()
         while True:

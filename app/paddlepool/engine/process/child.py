@@ -284,7 +284,8 @@ class Child:
     def check_timeout(self) -> float:
         """Check on the oldest request and return the seconds until the next check is due.
 
-        Raises ChildTimeout or ChildDied (STOPPED); the process has then been killed.
+        Raises ChildTimeout or ChildDied (STOPPED); the process has then been killed. While its
+        suspension is held, lets the process run briefly, and extends the timeout.
         """
         wait, now = self._wait, time.monotonic()
         if self._suspension is not None and self._suspension.held:

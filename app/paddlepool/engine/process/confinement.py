@@ -54,7 +54,8 @@ MEASURES = ("no_new_privileges", "landlock", "seccomp")
 def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[Path]) -> list[str]:
     """Confine this process to its code, `reading` and `writing`; returns the measures in force.
 
-    Call it before the first thread is started: existing threads are not confined.
+    Drops most capabilities, and first creates the cache directory that a predictor needs. Call it
+    before the first thread is started: existing threads are not confined.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:

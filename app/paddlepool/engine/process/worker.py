@@ -92,7 +92,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
 
     Files are confined first, before a library starts a thread. System calls are confined before
     the target opens anything, or afterwards if opening starts programs. The limit of the address
-    space is set last, because imports need more than calls.
+    space is set after the opening, because imports need more than calls.
     """
     confinement = Confinement(kind) if (kind := opening["confinement"]) else None
     reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])

@@ -42,6 +42,8 @@ class Composer:
     async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
         """Build and test a composed model on the newest versions of its parts.
 
+        If no version of the model is served, it is in `failed` until it is open.
+
         `instead` maps models to the versions that are about to be served, or to None. If it is
         empty and a part starts on demand, the model's first request tests it instead. Raises
         ConfigError if a part is not served or is composed itself, and the errors of build() and

@@ -65,7 +65,7 @@ async def in_portions(
     portion: int,
     submit: Callable[..., list["asyncio.Future[InferResult]"]],
 ) -> list[InferResult]:
-    """Run all jobs, with at most `portion` in the queue; the results are in the order of the jobs.
+    """Run all jobs, at most `portion` queued or running; the results are in the order of the jobs.
 
     `submit` is ServedModel.submit_all(), which queues the jobs that it gets. The first `portion`
     jobs are queued together; after that, each job that ends is replaced by one more, with

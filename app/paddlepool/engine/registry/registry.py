@@ -305,7 +305,8 @@ class ModelRegistry:
         """Serve the same version with another default group, without losing a request.
 
         Returns False if the version has been replaced or unloaded meanwhile. Raises ConfigError or
-        BackendError if the group cannot start, and ModelNotReady if the registry is closed.
+        BackendError if the group cannot start, ManifestError, and ModelNotReady if the registry is
+        closed.
         """
         return await self._shielded(self._adopt(served, choice))
 
@@ -381,7 +382,8 @@ class ModelRegistry:
     async def unload(self, name: str) -> None:
         """Stop serving a model; returns when its requests have ended, or after `drain_timeout`.
 
-        A model that could not be loaded is forgotten. Raises ModelNotFound.
+        Composed models that use it are not served either. A model that could not be loaded is
+        forgotten. Raises ModelNotFound.
         """
         if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")
@@ -403,7 +405,7 @@ class ModelRegistry:
 
     @contextlib.contextmanager
     def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
-        """Hold one version during a request: the named one, or the newest that is ready.
+        """Hold one version during a request: the named one, else the newest, a ready one if any.
 
         Raises ModelNotFound, ModelNotReady, and InvalidParameter for a composed model.
         """

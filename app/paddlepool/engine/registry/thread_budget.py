@@ -41,7 +41,10 @@ def thread_budget(configs: Collection[ModelConfig], *, cores: float) -> ThreadBu
 
 
 def check_threads(name: str, config: ModelConfig, *, cores: float) -> None:
-    """Raise ConfigError if a model uses so many threads that it must be a mistake."""
+    """Raise ConfigError if a model uses more than MAX_THREADS_PER_CORE threads for each core.
+
+    MIN_THREADS_LIMIT threads are always allowed.
+    """
     limit = max(MIN_THREADS_LIMIT, math.ceil(MAX_THREADS_PER_CORE * cores))
     if (threads := config.threads()) > limit:
         raise ConfigError(

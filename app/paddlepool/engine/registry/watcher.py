@@ -69,6 +69,7 @@ class RepositoryWatcher:
         """Poll every `every` seconds until cancelled, and sooner after a change.
 
         `refresh` is called in a thread before each poll; it may add new versions to the repository.
+        Errors are logged and end only one poll.
         """
         pause = every
         while True:

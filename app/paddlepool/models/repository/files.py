@@ -79,7 +79,10 @@ def write_synced(path: Path, blocks: Iterable[bytes]) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write or replace a file; a reader finds the old content or the new one. Raises OSError."""
+    """Write or replace a file; a reader finds the old content or the new one. Raises OSError.
+
+    Missing directories are created.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with staging_name(path.parent) as staged:
         write_synced(staged, [content])

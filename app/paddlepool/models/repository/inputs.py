@@ -60,7 +60,8 @@ def read_input(path: Path, inputs: Sequence[TensorSpec]) -> Tensors:
 def only_input(array: Array, inputs: Sequence[TensorSpec]) -> Tensors:
     """Return `array` as the inputs of a program that has a single input.
 
-    Raises ConfigError if the program has several, or the array does not fit.
+    It is converted to the input's dtype. Raises ConfigError if the program has several, or the
+    array does not fit.
     """
     if len(inputs) != 1:
         raise ConfigError(

@@ -279,7 +279,10 @@ def _faults_of_system() -> Iterator[None]:
 
 
 def version_numbers(model: Path) -> list[int]:
-    """Return the numbers of a model's version directories, published or not, highest first."""
+    """Return the version numbers in a model's directory, highest first, published or not.
+
+    The list is empty if there is no such directory.
+    """
     names = [path.name for path in model.iterdir()] if model.is_dir() else []
     return sorted((int(name) for name in names if VERSION.fullmatch(name)), reverse=True)
 

@@ -40,8 +40,8 @@ UNREADABLE = (
 class Quality:
     """How far outputs are from the golden outputs.
 
-    Differences are absolute; each figure is the largest over all outputs. `agreement` is
-    from 0 to 1, or None if the task has no measure of it.
+    Differences are absolute, and the largest over all outputs. `agreement` is from 0 to 1, or None
+    if the task has no measure of it.
     """
 
     largest_difference: float

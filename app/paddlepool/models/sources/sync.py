@@ -262,9 +262,10 @@ def _sync_model(
 def _sync_files(
     source: Source, directory: Path, model: RemoteModel, changes: Changes
 ) -> ModelConfig | None:
-    """Copy the model's own files and return its configuration; None if the new one is unusable.
+    """Copy the model's own files and return its configuration; None if the source's is unusable.
 
-    A file that cannot be read, or an invalid configuration, does not replace the old one.
+    If the source has no configuration, returns the defaults. A file that cannot be read, or an
+    invalid configuration, does not replace the old one. Raises OSError.
     """
     config = None if CONFIG in model.files else ModelConfig()
     for name, file in model.files.items():

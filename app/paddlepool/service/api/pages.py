@@ -165,7 +165,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
 def title(router: APIRouter) -> None:
     """Give each route without a summary the first sentence of its description as its title.
 
-    FastAPI would use the function's name.
+    The title ends at a semicolon. FastAPI would use the function's name.
     """
     for route in router.routes:
         if isinstance(route, APIRoute) and not route.summary:

@@ -148,7 +148,10 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
 
 
 def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
-    """Build the handler for server reflection, which gRPC's own library answers."""
+    """Build the handler for server reflection, which gRPC's own library answers.
+
+    A malformed message, or one of more than REFLECTION_BYTES, ends the call.
+    """
     library = reflection.aio.ReflectionServicer(names, pool)
 
     async def parsed(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:

@@ -36,8 +36,8 @@ _TYPE = Field(None, description="`base64`: the strings are base64 of bytes. Othe
 
 
 class InferRequestParameters(BaseModel):
-    """Parameters of a request. A task also accepts the options of its own endpoint. Unknown
-    parameters are ignored and named in the reply."""
+    """Parameters of a request. A task also accepts `model` and the options of its own endpoint, but
+    ignores `priority`. Ignored and unknown parameters are named in the reply."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -271,7 +271,7 @@ def classified(
     """Return the `count` largest values of each row as strings `value:index:label`, largest first.
 
     This is Triton's classification extension. An index without a label gives `value:index`. The
-    shape is [rows, count], or [count] if no axis is the batch.
+    shape is [rows, count], or [count] if no axis is the batch; a row with fewer values gives all.
     """
     rows = array.reshape(array.shape[0] if batched else 1, -1)
     count = min(count, rows.shape[1])
