@@ -154,7 +154,7 @@ class PictureParameters(Options):
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Return the request and the minimum score (`threshold`) of a segment. Raises InputError."""
+    """Return the task's request and the least score of a segment, or 0. Raises InputError."""
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     parameters = {} if document.get("parameters") is None else document["parameters"]

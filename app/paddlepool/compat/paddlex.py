@@ -39,7 +39,7 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
-    """Return the request, and whether the reply has a picture. Raises InputError.
+    """Return the task's request, and whether the reply has a picture. Raises InputError.
 
     Unknown fields are ignored.
     """

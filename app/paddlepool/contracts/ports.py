@@ -23,9 +23,10 @@ Clock = Callable[[], float]
 class PredictorSpec:
     """All that a backend needs to open one predictor; sent to the child process as JSON.
 
-    `program_name` is None for the reference program. `format` is "paddle" or "onnx", or None if
-    the version has no program of that name; no predictor can be opened then. `batched` means that
-    each output has one row for each row of the inputs.
+    `params` is None for a program without parameters. `program_name` is None for the reference
+    program. `format` is "paddle" or "onnx", or None if the version has no program of that name; no
+    predictor can be opened then. `network` describes the dynamic graph, if there is one. `batched`
+    means that each output has one row for each row of the inputs.
     """
 
     directory: Path

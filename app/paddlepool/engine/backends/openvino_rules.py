@@ -137,7 +137,7 @@ def tables(model: Any) -> Mapping[str, int]:
 
 
 def lost_axes(program: bytes) -> list[str]:
-    """Return a message for each kind of ONNX reduction whose axes OpenVINO would ignore."""
+    """Return a message for each kind of ONNX reduction whose axes OpenVINO would ignore, if any."""
     if not any(name.encode() in program for name in REDUCTIONS):
         return []
     import onnx

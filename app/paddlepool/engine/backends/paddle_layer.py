@@ -35,7 +35,10 @@ def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
 
 
 def open_jit(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Load the program as a layer and return its handler. Raises ConfigError for any option."""
+    """Load the program as a layer and return its handler.
+
+    Raises ConfigError for any option, and the errors of load_program().
+    """
     _prepare("paddle_jit", opening)
     layer = load_program(Path(opening["directory"]) / Path(opening["program"]).stem)
     return _served(layer, opening)

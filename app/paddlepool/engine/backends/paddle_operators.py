@@ -150,7 +150,10 @@ def _is_integer(kind: Mapping[str, Any]) -> bool:
 
 
 def _legacy(program: bytes) -> Iterator[Operator]:
-    """Yield the operators of a Paddle 2 program, read with message classes of Paddle's package."""
+    """Yield the operators of a Paddle 2 program, read with message classes of Paddle's package.
+
+    Raises ValueError if it is not a program.
+    """
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     [root] = importlib.util.find_spec("paddle").submodule_search_locations  # type: ignore[union-attr, misc]

@@ -72,7 +72,7 @@ class Statistics:
     `rows` counts rows of answered jobs, `executions` predictor runs; `success`, `failure` and
     `queue` count jobs. `requests` sums the times of runs per job: a run with three jobs is added
     three times. `batches` sums them per run, by the run's number of rows. `last_ended` is the end
-    of the last run on the engine's clock.
+    of the last run on the engine's clock, None before the first.
     """
 
     rows: int = 0

@@ -55,7 +55,8 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
     """Confine this process to its code, `reading` and `writing`; returns the measures in force.
 
     Drops most capabilities, and first creates the cache directory that a predictor needs. Call it
-    before the first thread is started: existing threads are not confined.
+    before the first thread is started: existing threads are not confined. Does nothing, and returns
+    [], if the kernel cannot deny new privileges.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:

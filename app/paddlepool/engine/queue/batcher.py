@@ -124,7 +124,10 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _prepare_for(self, jobs: int) -> None:
-        """Dispatch the newest jobs if `jobs` more do not fit. Raises the error that close() got."""
+        """Dispatch what was queued since the last dispatch if `jobs` more do not fit.
+
+        Raises the error that close() got, if it was called.
+        """
         if self._closed_with is not None:
             self.on_rejected(Rejection.NOT_READY)
             raise self._closed_with.without_traceback()

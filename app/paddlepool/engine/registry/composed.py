@@ -127,13 +127,13 @@ class ComposedModel(Leased):
                 del self._requests[context]
 
     def _check_room_and_time(self, context: ModelContext, caller: str) -> None:
-        """Raise Overloaded if too many requests wait, or this one would end after its deadline.
+        """Raise Overloaded if too many requests wait, or the wait exceeds MARGIN of the time left.
 
-        The deadline is not checked while no other request waits. The limit on requests is the
-        number of jobs that the first part's group may hold, and twice that for a caller that has no
-        request yet. The estimated wait is a sum over the parts. Each part adds the seconds of its
-        queued and running jobs, and the usual seconds of this request and of the requests ahead
-        that have not reached the part yet.
+        Also raises the errors of ServedModel.load_of(). The wait is not checked while no other
+        request waits. The limit on requests is the number of jobs that the first part's group may
+        hold, and twice that for a caller that has no request yet. The estimated wait is a sum over
+        the parts. Each part adds the seconds of its queued and running jobs, and the usual seconds
+        of this request and of the requests ahead that have not reached the part yet.
         """
         callers = Counter(self._requests.values())
         ahead = turns_ahead(callers, caller)

@@ -221,8 +221,8 @@ class ServedModel(Leased):
         `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
         higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
         their request, so the only check is that their deadlines have not passed. `large` jobs, of
-        requests with more than portion() jobs, share no batch with other jobs, and have smaller
-        batches while other jobs arrive.
+        requests with more than portion() jobs, share batches only with each other; these are
+        smaller while other jobs arrive.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady. A future
         returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
@@ -275,7 +275,7 @@ class ServedModel(Leased):
         return self._group(group).open_shadow(open_predictor)
 
     def record_effect(self, group: str, effect: Effect) -> None:
-        """Store the measured effect of a group, which groups() then reports."""
+        """Store a group's measured effect, which groups() then reports. Raises InvalidParameter."""
         self._group(group).effect = effect
 
     def record_choice(self, choice: Choice) -> None:

@@ -270,7 +270,10 @@ class ModelRegistry:
                 files = replace(files, config=following)
 
     async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
-        """Open with the stored choice, or with the first group if the choice cannot start."""
+        """Open with the stored choice; with the default group if there is none or it cannot start.
+
+        Raises ManifestError, ConfigError and BackendError.
+        """
         choice = None if files.config.first_group is None else self._stored_choice(files)
         try:
             return await self._start(files, choice, low_priority=low_priority)

@@ -60,9 +60,9 @@ class CompletedRuns:
 class ModelContext(RequestContext):
     """Runs the jobs of one request on leased model versions and records their results.
 
-    The first job takes the place of the `reservation`. If the request is `admitted` as a whole, and
-    else once a call has returned, the queue checks only deadlines. `started` are the parts that
-    have had a job.
+    The first job takes the place of the `reservation`. The queue checks only deadlines if the
+    request is `admitted` as a whole, or once a call has returned. `started` are the parts that have
+    had a job.
     """
 
     parts: Mapping[str, PartOfRequest]

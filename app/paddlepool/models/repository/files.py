@@ -115,7 +115,7 @@ def shipped_models() -> Path | None:
 
 
 def user_repository() -> Path | None:
-    """Return the path of this user's repository, whether or not it exists; see user_path()."""
+    """Return the path of this user's repository, whether or not it exists; None without a home."""
     return user_path("XDG_DATA_HOME", ".local/share", "model_repo")
 
 

@@ -290,7 +290,10 @@ def verify_files(
 def verify_listed(
     directory: Path, manifest: Contents, *, label: str, low_priority: bool = False
 ) -> None:
-    """Do as verify_files(), but accept unlisted files, such as those of a program added later."""
+    """Compare the listed files as verify_files() does, but accept others. Raises ManifestError.
+
+    Others are, for example, those of a program that was added later.
+    """
     for name, expected in manifest.files.items():
         try:
             with open_plain_file(directory / name) as file:

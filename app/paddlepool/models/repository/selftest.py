@@ -67,7 +67,8 @@ class SelfTest:
     `relative`, it is a share of the expected value and of the usual size of the output's values.
     The first `real` cases have inputs as the model's users send them; 0 if that is not known. If
     there are any, the budget's agreement applies only to them: what a model reads in noise changes
-    with every rounding.
+    with every rounding. `agreement` is the task's measure, `program` the name of the group's
+    program; either may be None.
     """
 
     inputs: Tensors

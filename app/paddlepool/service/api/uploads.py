@@ -122,8 +122,8 @@ async def read_upload(
     """Read the whole upload into memory: one or two pictures, and every parameter by name.
 
     A parameter of `known` may occur once, in query or form. `second` lists the accepted names of
-    the form's field for a second picture. Raises FileMissing, UnsupportedMediaType,
-    InvalidParameter, and the errors of Exchange.receive().
+    the form's field for a second picture, which is None if absent. Raises FileMissing,
+    UnsupportedMediaType, InvalidParameter, and the errors of Exchange.receive().
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     if media_type(request) == FORM:
@@ -197,7 +197,10 @@ def _merged(query: Mapping[str, str], body: Mapping[str, Any], where: str) -> di
 def _pick_pictures(
     files: Sequence[tuple[str, bytes]], fields: Iterable[tuple[str, str]], second: Sequence[str]
 ) -> tuple[bytes, bytes | None]:
-    """Pick the pictures from the form's files. Raises FileMissing and InvalidParameter."""
+    """Pick the picture and the second one, or None, from the form's files.
+
+    Raises FileMissing and InvalidParameter.
+    """
     for name, _ in fields:
         if name in FILE_FIELDS:
             raise FileMissing(

@@ -132,7 +132,10 @@ def read_version(text: str) -> int | None:
 
 
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
-    """Convert the request to the HTTP API's document, which declares `tensors` as raw."""
+    """Convert the request to the HTTP API's document, which declares `tensors` as raw.
+
+    Raises InvalidTensor.
+    """
     if tensors and len(tensors) != len(request.inputs):
         raise InvalidTensor(
             f"there are {len(tensors)} raw_input_contents for {len(request.inputs)} inputs"

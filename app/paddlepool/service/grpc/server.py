@@ -256,7 +256,7 @@ async def _serve(
 
 
 async def _fields(name: str, services: Services, request: Any) -> Mapping[str, Any]:
-    """Call the method `name` with its request; return the fields of its reply."""
+    """Call the method `name` with its request; return the fields of its reply, {} without any."""
     which = services, getattr(request, "name", ""), read_version(getattr(request, "version", ""))
     match name:
         case "ServerLive":

@@ -71,7 +71,10 @@ class Replica:
     """A Ray replica: a server and the relay to it."""
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray requires this name
-        """Start the server; return the application when its models answer. Raises RuntimeError."""
+        """Start the server; return the application when its models answer.
+
+        Raises RuntimeError after START_SECONDS, and the errors of Settings.
+        """
         settings = Settings()
         self._server = LocalServer(settings)
         self._relay = Relay(self._server.port)

@@ -29,7 +29,8 @@ log = logging.getLogger("paddlepool.relay")
 class Relay:
     """Streams requests to the server on a port of this machine, and its replies back.
 
-    Nothing is buffered, so the server's own deadlines apply; a disconnect is passed on.
+    Nothing is buffered, so the server's own deadlines apply; a disconnect is passed on. If the
+    server does not answer, the reply is 503.
     """
 
     def __init__(self, port: int) -> None:

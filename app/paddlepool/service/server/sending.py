@@ -102,11 +102,11 @@ JOINED_BYTES = 64 * 1024
 
 
 class WholeReply:
-    """Sends a reply that has a single part; any other reply goes through uvicorn.
+    """Sends ordinary replies faster than uvicorn, which sends the others.
 
-    uvicorn is slower: it checks each header with two regular expressions, and searches for the
-    headers that frame the reply. This class sends only bodies of known length, and it detects an
-    invalid header by counting the line ends.
+    uvicorn checks each header with two regular expressions, and searches for the headers that frame
+    the reply. This class sends only bodies of one part and known length on connections that are
+    kept open, and it detects an invalid header by counting the line ends.
     """
 
     # uvicorn does not document STATUS_LINE and the attributes of a cycle and of its flow. If they

@@ -227,7 +227,10 @@ switch from the writing thread to the event loop."""
 def parse_request(
     body: bytes, *, header_length: int | None, expected: Expected, settings: Settings
 ) -> TensorRequest:
-    """Parse `header_length` bytes of JSON (None: all), then raw tensors; see read_document()."""
+    """Parse `header_length` bytes of JSON (None: all), then raw tensors; see read_document().
+
+    Raises InvalidTensor and InvalidParameter.
+    """
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(
             f"{BINARY_HEADER} says {header_length} bytes of JSON, the body has {len(body)}"

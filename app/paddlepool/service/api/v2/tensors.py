@@ -126,7 +126,10 @@ def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def _task_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape that a task reads: [n, 1], which MLServer's codecs send, becomes [n]."""
+    """Return the shape that a task reads: [n, 1], which MLServer's codecs send, becomes [n].
+
+    Raises InvalidTensor for other shapes than the specified one.
+    """
     if spec.admits_shape(shape):
         return shape
     if shape[-1:] == (1,) and spec.admits_shape(shape[:-1]):
@@ -172,7 +175,10 @@ def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dt
 
 
 def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Read data: a flat list in row-major order, or lists nested as deep as the shape."""
+    """Read data: a flat list in row-major order, or lists nested as deep as the shape.
+
+    Raises InvalidTensor.
+    """
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} must have data: a list")
     leaves = _leaves(name, data, shape)
@@ -202,6 +208,7 @@ def _leaves(name: str, data: list[Any], shape: tuple[int, ...]) -> list[Any]:
     """Return the innermost values, one for each element of `shape`.
 
     Each axis is checked before it is flattened, so no list grows to more values than the shape has.
+    Raises InvalidTensor.
     """
     count = math.prod(shape)
     nested = len(shape) > 1 and bool(data) and isinstance(data[0], list)
