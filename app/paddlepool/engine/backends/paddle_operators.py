@@ -102,7 +102,8 @@ def _parse(
 ) -> Iterator[tuple[Operator, list[int]]]:
     """Yield each operator and the numbers of its outputs.
 
-    Adds each output's number to `shapes` and `sources`, and the numbers that are read to `used`.
+    Adds each output's number to `shapes`, and to `sources` if its values are those of an input of
+    the program. Adds the numbers that are read to `used`.
     """
     for region in regions:
         for block in region["blocks"]:

@@ -96,7 +96,7 @@ class ChoiceInfo(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """One version of a model. Null members are unknown until the version is ready.
+    """One version of a model. Null members do not apply, or are unknown until it is served.
 
     Further members are the `[parameters]` of its config.toml that tasks show, such as `labels`.
     """
