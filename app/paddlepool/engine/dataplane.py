@@ -118,7 +118,8 @@ class DataPlane:
 
         Raises the errors of `read`, InvalidParameter (task, group), the pipeline's errors about the
         payload (InputError), ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded,
-        DeadlineExceeded, WorkerCrashed, BackendError and ModelOutputInvalid.
+        DeadlineExceeded, WorkerCrashed, BackendError and ModelOutputInvalid. The first request to a
+        composed model may also raise the errors of its test().
         """
         deadline = self.clock() + timeout
         chosen = model or self.default_model(task)

@@ -25,8 +25,9 @@ class StartedGroup(Protocol):
 class OnDemand:
     """Limits the groups that start on demand; at a limit, stops the least recently used idle one.
 
-    At most `limit` groups are live. No further group starts while the live ones hold `max_bytes` or
-    more of resident memory. The further group itself does not count: its size is not known yet.
+    Default groups are not among them. At most `limit` groups are live. No further group starts
+    while the live ones hold `max_bytes` or more of resident memory. The further group itself does
+    not count: its size is not known yet.
     """
 
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:

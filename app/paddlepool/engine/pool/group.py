@@ -276,8 +276,9 @@ class Group:
     def _usable(self) -> Batcher:
         """Return the batcher for the next job, and mark an on-demand group as used.
 
-        Other on-demand groups that are idle may be stopped for it. Raises ModelNotReady if the
-        group accepts no job, and Overloaded if the limits of OnDemand do not let it start.
+        A default group that starts on demand is started. For another one, other on-demand groups
+        that are idle may be stopped. Raises ModelNotReady if the group accepts no job, and
+        Overloaded if the limits of OnDemand do not let it start.
         """
         if reason := self._unusable_reason():
             self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)

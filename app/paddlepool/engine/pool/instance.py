@@ -201,7 +201,7 @@ class Instance(Generic[Request, Result]):
             return False
 
     async def _serve(self, worker: Worker[Request, Result]) -> Restart | None:
-        """Run batches, then close the worker; return why it was lost, None if the instance closes."""
+        """Run batches, then close the worker; return why it was lost, None if closing."""
         self._loss = self._loop.create_future()
         self._worker, self._state = worker, State.SERVING
         self._last_used = self.clock()

@@ -440,7 +440,7 @@ class Child:
             return [b"X"]
 
     def end_suspension(self) -> None:
-        """Leave the suspension: it does not stop this process any more."""
+        """Leave the suspension, which does not stop this process any more; lower its priority."""
         if self._suspension is not None:
             self._lower_priority()
             self._suspension.discard(self._process)

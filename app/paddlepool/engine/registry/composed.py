@@ -176,7 +176,7 @@ class ComposedModel(Leased):
         self.pipeline = pipeline
 
     async def tested(self) -> None:
-        """Return when the sample request has got the right answer once; the first call tests it.
+        """Return when the sample request has got the right answer once; the first call sends it.
 
         The test continues if the caller is cancelled; if it fails, the next call repeats it. Raises
         the errors of test().

@@ -164,8 +164,8 @@ class ServedModel(Leased):
         With `default`, also opens a default group that starts on demand. A group whose program or
         GPU is missing is skipped, unless it is the default group. Use `low_priority` while requests
         are served; opening then takes longer. Raises ConfigError or BackendError if an instance
-        rejects the model, BackendError if its processes keep crashing,
-        and WorkerCrashed if the version is closed meanwhile.
+        rejects the model, BackendError if its processes keep crashing, and WorkerCrashed if the
+        version is closed meanwhile.
         """
         groups = [
             group

@@ -34,7 +34,7 @@ def thread_budget(configs: Collection[ModelConfig], *, cores: float) -> ThreadBu
 
     Threads of different models are not added up: each model is sized for the whole machine, and the
     models that have requests at the same time share the cores. Groups that start on demand do not
-    count: they exist for comparison, not to serve together with the others.
+    count, except the default group: they exist for comparison, not to serve together with others.
     """
     threads = max((config.threads() for config in configs), default=0)
     return ThreadBudget(threads=threads, cores=cores)

@@ -88,10 +88,10 @@ class RepositoryWatcher:
     async def poll(self) -> bool:
         """Load new and changed models, and retire removed ones.
 
-        Applies a change only if the previous poll saw the same state. Returns when all these
-        changes are made, and whether another one waits for the next poll. A model that cannot be
-        read because of an OSError stays as it is until the next poll.
-        Raises ConfigError if the repository itself cannot be read; nothing is retired then.
+        Applies a change only if the previous poll saw the same state. Returns when these changes
+        are made: True if another one waits for the next poll. A model that cannot be read because
+        of an OSError stays as it is until the next poll. Raises ConfigError if the repository
+        itself cannot be read; nothing is retired then.
         """
         now = await in_thread("repository", self._scan)
         previous, self._previous = self._previous, now

@@ -267,7 +267,7 @@ class ModelConfig(_Table):
         return self.group(self.default_group).start == "on_demand"
 
     def threads(self) -> int:
-        """Total threads of the groups that always run.
+        """Total threads of the groups that always run, and of the default group.
 
         If the default group was chosen by measuring, the first group is counted in its place.
         """
