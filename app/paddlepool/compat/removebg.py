@@ -74,7 +74,7 @@ async def remove_background(
     request: Request, services: ServicesDep, routing: RoutingDep
 ) -> Response:
     """Accepts a form, or the same fields as JSON with the picture as base64. As at remove.bg,
-    `size` is `preview` by default.
+    `size` is `preview` by default, and a picture without a foreground gets 400.
     """
     parse, size = await _received(request, services.settings)
     result, headers, typed = await run_segment(services, routing, parse, size)

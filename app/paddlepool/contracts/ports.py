@@ -175,8 +175,8 @@ class PredictorFactory(Protocol):
 
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
     OSError if the process could not be started or died. With a `suspension`
-    (paddlepool.engine.process.suspension), the process is stopped whenever the suspension is held,
-    until Predictor.end_suspension() is called.
+    (paddlepool.engine.process.suspension), the process runs only in short turns while the
+    suspension is held, until Predictor.end_suspension() is called.
     """
 
     def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...

@@ -159,10 +159,11 @@ class Group:
         and has one future with the error if this machine cannot open the group.
 
         With `low_priority`, instances are opened one after another, each with the processor time
-        that serving predictors leave. If an instance rejects the model, its future raises
-        ConfigError or BackendError, and the group accepts no job until the model is loaded again.
-        A process that dies meanwhile is opened again; in a crash loop, the futures raise
-        BackendError. They raise WorkerCrashed if the group is closed before a retry.
+        that serving predictors leave, except the first of a default group that starts on demand. If
+        an instance rejects the model, its future raises ConfigError or BackendError, and the group
+        accepts no job until the model is loaded again. A process that dies meanwhile is opened
+        again; in a crash loop, the futures raise BackendError. They raise WorkerCrashed if the
+        group is closed before a retry.
         """
         if self._failure is not None and not self.can_open:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -31,11 +31,11 @@ class Limits:
     """Limits of a child process.
 
     `address_space`, in bytes, is RLIMIT_AS, set after the child's imports. `environment` is added
-    to the result of child_environment(). With a `suspension`, the child is stopped while that is
-    held, and its timeouts are paused. An `idle` child runs only on processors that no other process
-    needs. A child with a `confinement` may also read below `reading` and write below `writing`. Its
-    system calls are confined before its target is opened; if `starts_programs`, only afterwards,
-    because opening the target starts programs.
+    to the result of child_environment(). With a `suspension`, the child runs only in its turns
+    while that is held, and its timeouts are paused. An `idle` child runs only on processors that
+    no other process needs. A child with a `confinement` may also read below `reading` and write
+    below `writing`. Its system calls are confined before its target is opened; if
+    `starts_programs`, only afterwards, because opening the target starts programs.
     """
 
     address_space: int | None = None

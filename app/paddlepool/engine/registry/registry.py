@@ -421,8 +421,8 @@ class ModelRegistry:
     def acquire(self, name: str, version: int | None = None) -> AnyModel:
         """Return a leased version, as lease() does; the caller must call its release().
 
-        If no version is ready, leases the newest; submitting a job to it raises an error. Raises
-        ModelNotFound and ModelNotReady.
+        A version is leased even if it is not ready; submitting a job to it then raises an error.
+        Raises ModelNotFound and ModelNotReady.
         """
         versions = self._models.get(name, {})
         if version is not None:

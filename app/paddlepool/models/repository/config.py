@@ -234,7 +234,7 @@ class ModelConfig(_Table):
         return self._first_group
 
     def with_first_group(self) -> ModelConfig:
-        """Return the configuration with "auto", if it is set, replaced by the name of a group."""
+        """Return the configuration with a group in place of "auto", unless a group is named so."""
         if self.default_group != AUTO or any(group.name == AUTO for group in self.instance_group):
             return self
         # The first one that always runs, if there is one.

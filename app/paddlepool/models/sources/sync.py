@@ -120,7 +120,8 @@ class Source:
     def copy(self, folder: Path, *, most_bytes: int, most_files: int) -> None:
         """Copy all files whose names are not hidden to `folder`, with their directories.
 
-        Raises DownloadError, also if the source holds no file or more than a limit.
+        Raises DownloadError, also if the source holds no file or more than a limit, and OSError if
+        `folder` cannot be written.
         """
         with self._as_download_error("cannot be listed"):
             listing = dict(self._files.find(self._root, detail=True))

@@ -62,7 +62,7 @@ class Asset:
 
 @cache
 def read_asset(file: Path) -> Asset:
-    """Read a file once: installed files do not change while the server runs."""
+    """Return a file as it is sent. It is read once: installed files do not change meanwhile."""
     content, packed = file.read_bytes(), None
     if file.suffix == PACKED:
         content, packed, file = gzip.decompress(content), content, file.with_suffix("")

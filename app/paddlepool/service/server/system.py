@@ -124,7 +124,10 @@ class PoolServer(uvicorn.Server):
         self._stopping_logged = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Start the drain. Runs in a signal handler, so it sets plain values and takes no lock.
+        """Start the drain; force the exit at a second signal other than SIGHUP.
+
+        SIGINT skips the drain's delay, as does any signal while connections wait for the first
+        models. Runs in a signal handler, so it sets plain values and takes no lock.
 
         uvicorn's own method stores the signal and raises it again after the shutdown. This one does
         not, so a drained server exits with 0.

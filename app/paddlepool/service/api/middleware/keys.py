@@ -56,7 +56,10 @@ class KeyRules:
         self._admin_keys = () if admin_key is None else (admin_key.get_secret_value().encode(),)
 
     def caller(self, path: str, headers: Headers, address: str) -> Caller:
-        """Return the caller of `path`. Raises Unauthorized, Forbidden and QuotaExceeded."""
+        """Return the caller of `path`. Raises Unauthorized, Forbidden and QuotaExceeded.
+
+        It is ANYBODY for model control, and for an open path that needs no key.
+        """
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:
                 raise Forbidden("Model control is off: the server has no admin key.")

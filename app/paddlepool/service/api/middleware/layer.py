@@ -100,7 +100,7 @@ class RequestLog:
                 _end_span(span, known, exchange, state)
 
     def _begin_span(self, scope: Scope, method: str) -> RequestSpan | None:
-        """Begin a span; None for requests that are exempt from quotas."""
+        """Begin a span; None without tracing, and for requests that are exempt from quotas."""
         if self._services.tracing is None or is_free(scope["path"]):
             return None
         attributes = {"http.request.method": method, "url.scheme": scope["scheme"]}

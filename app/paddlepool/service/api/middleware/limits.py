@@ -78,7 +78,7 @@ class Gates:
 def check_body(headers: Headers, *, cap: int) -> None:
     """Check a body's headers before the body is read.
 
-    Raises UnsupportedEncoding, and FileTooLarge if the body has more than `cap` bytes.
+    Raises UnsupportedEncoding, and FileTooLarge if Content-Length exceeds `cap`.
     """
     for codings in headers.getlist("content-encoding"):  # in one header or in several
         if not {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
