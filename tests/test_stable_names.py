@@ -70,6 +70,10 @@ GET /v2/models/{model}/versions/{version}/config modelVersionConfig 401 404 413 
 POST /v2/repository/index repositoryIndex 401 413 415 422
 POST /v2/repository/models/{model}/load modelLoad 401 404 409 413 415 422
 POST /v2/repository/models/{model}/unload modelUnload 401 404 413 415 422
+GET /v2/repository/models/{model}/canary modelCanary 401 404 409 413 415 422
+POST /v2/repository/models/{model}/promote modelPromote 401 404 409 413 415 422
+POST /v2/repository/models/{model}/reject modelReject 401 404 409 413 415 422
+POST /v2/repository/models/{model}/rollback modelRollback 401 404 409 413 415 422
 GET /v2/models/{model}/sample modelSample 401 404 413 415 422
 GET /v2/models/{model}/versions/{version}/sample modelVersionSample 401 404 413 415 422
 """
@@ -117,6 +121,10 @@ FIELDS = {
 }
 """Of bodies that SCHEMAS does not describe."""
 SCHEMAS = """
+CanaryStatus agreement agreement_high agreement_low at by compared current drift error errors
+    identical model pairs previous ratio ratio_high ratio_low reason requests serving since slices
+    state version
+SliceStatus agreement name rows
 CandidateInfo agreement fit gain gain_high gain_low group largest_difference mean_difference
     reason resident_bytes seconds
 ChoiceInfo at by candidates group reason
@@ -183,7 +191,7 @@ CODES = {
     404: "model_not_found not_found",
     405: "method_not_allowed",
     408: "request_timeout",
-    409: "model_load_failed",
+    409: "canary_conflict model_load_failed",
     413: "file_too_large",
     415: "unsupported_encoding unsupported_media_type",
     422: "file_missing image_unreadable invalid_json invalid_parameter output_too_large"
@@ -210,6 +218,12 @@ Inference-Header-Content-Length
 METRICS = """
 paddlepool_batch_rows instance_group model predictor
 paddlepool_build_info cpu_flags onednn paddle version
+paddlepool_canary_agreement model version
+paddlepool_canary_agreement_low model version
+paddlepool_canary_errors model version
+paddlepool_canary_requests model version
+paddlepool_canary_state model state version
+paddlepool_canary_time_ratio model version
 paddlepool_codec_processes
 paddlepool_codec_restarts_total reason
 paddlepool_default_group_info chosen_by instance_group model predictor version
@@ -249,7 +263,8 @@ text_max_inputs text_threads timeout_default_ms timeout_max_ms tracing trusted_p
 CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"
     " parameters pipeline ragged version_policy warmup",
-    config.VersionPolicy: "count kind versions",
+    config.VersionPolicy: "agreement count errors kind requests slice_agreement slower then"
+    " versions within",
     config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     config.InstanceGroup: "backend base budget candidate count name options program start threads"
     " tolerance",
@@ -271,6 +286,10 @@ models verify names --run --quality --data --smoke --limit --group --json --writ
 models describe model --version --repository
 models seal directory --input --shape --source --licence
 models sync address --end-with-input --repository
+models canary model --url --json
+models promote model --url --json
+models reject model --url --json
+models rollback model --url --json
 pull model --repository --timeout --cache --if-possible
 import model file --repository --origin --source --licence
 derive models --repository
@@ -316,7 +335,7 @@ Services settings dataplane
 Services.dataplane.run task read model version group timeout
 ServicesDep
 Settings of
-Task build endpoints settings headers card tensors agreement warm_ups
+Task build endpoints settings headers card tensors agreement slices warm_ups
 TaskRoute
 TaskTensors inputs outputs parameters read write max_bytes optional opaque
 TensorSpec name dtype shape admits admits_shape

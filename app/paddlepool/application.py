@@ -34,7 +34,7 @@ from paddlepool.service.api.middleware.layer import (
 from paddlepool.service.api.middleware.limits import Budget, Gates, TokenBuckets
 from paddlepool.service.api.routes import RouteTable
 from paddlepool.service.api.services import Services
-from paddlepool.service.api.v2 import infer, models
+from paddlepool.service.api.v2 import canary, infer, models
 from paddlepool.service.api.v2.tensors import BINARY_HEADER
 from paddlepool.settings.server import API_NAMES, PREFIX, PluginSettings, Settings
 from paddlepool.tasks.plugins import OWN, declarations, load_declared
@@ -110,6 +110,7 @@ def build_application(
         (info.router(card=card, extra=extra), (), None),
         *((module.router(), (), None) for module in (compare, pages)),
         (models.router(), (), PROTOCOL),
+        (canary.router(), (), PROTOCOL),
     ]
     routes = RouteTable(
         [(router, errors) for router, _, errors in routers],

@@ -25,8 +25,11 @@ from paddlepool.engine.pool.context import EngineContext, OnDemand
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.composer import AnyModel
+from paddlepool.engine.registry.promotions import Promotions, promotions_path
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.engine.registry.watcher import RepositoryWatcher
+from paddlepool.evidence.canary.control import CanaryControl
+from paddlepool.evidence.canary.judge import Judge
 from paddlepool.evidence.live.background import Background, Prover, Shadow, warn_of_unknown_groups
 from paddlepool.evidence.live.chooser import Chooser, Choosing
 from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
@@ -49,6 +52,7 @@ from paddlepool.tasks.task import (
     agreement_of,
     first_route,
     load_tasks,
+    slices_of,
     task_of,
 )
 
@@ -97,6 +101,7 @@ def create_app(
             from paddlepool.observability.tracing import open_tracing, trace_stages
         tracing = open_tracing()
         stages_done.append(trace_stages)
+    promotions = Promotions(promotions_path(settings.state_file))
     choices = StoredChoices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
@@ -119,9 +124,12 @@ def create_app(
             build_pipeline=partial(build_pipeline, repository, metrics, tasks, workers),
             drain_timeout=settings.timeout_max_ms / 1000 + 5,  # the longest request and its cleanup
             stored_choice=choices.get,
+            promotions=promotions,
         )
+    canaries = CanaryControl(registry, promotions)
     metrics.gauges.read = partial(read_gauges, registry)
-    background = _open_background(registry, settings, metrics, tasks, choices)
+    metrics.gauges.canaries = canaries.statuses
+    background = _open_background(canaries, settings, metrics, tasks, choices)
     operations = ThreadPoolExecutor(1, thread_name_prefix="operations")
     services = Services(
         settings=settings,
@@ -133,6 +141,7 @@ def create_app(
             traffic_listener=background,
         ),
         metrics=metrics,
+        canaries=canaries,
         lifecycle=lifecycle or Lifecycle(),
         task_tensors={
             name: task.tensors(settings) for name, task in tasks.items() if task.tensors is not None
@@ -174,7 +183,7 @@ class _Parts:
     repository: ModelRepository
     tasks: Mapping[str, Task]
     workers: Workers
-    background: Background | None
+    background: Background
 
 
 @asynccontextmanager
@@ -204,8 +213,7 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
     stopping.set()
     watching.cancel()
     loading.cancel()
-    if parts.background is not None:
-        await in_thread("background end", parts.background.close)
+    await in_thread("background end", parts.background.close)
     await services.registry.close()
     await workers.close()
     services.operations.shutdown(wait=False)
@@ -235,8 +243,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
         log.info("no model serves the task %s", name)
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
-    if parts.background is not None:  # last: comparing must not delay the start
-        parts.background.start()
+    parts.background.start()  # last: comparing must not delay the start
     if poll := settings.repository_poll_seconds:
         source, directory = settings.model_source, settings.model_repository
         again = partial(refresh, source, directory, until=stopping) if source else None
@@ -289,19 +296,17 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
 
 
 def _open_background(
-    registry: ModelRegistry,
+    canaries: CanaryControl,
     settings: Settings,
     metrics: Metrics,
     tasks: Mapping[str, Task],
     choices: StoredChoices,
-) -> Background | None:
-    """Return the thread that compares groups, not yet started; None if the settings need none.
+) -> Background:
+    """Return the thread that compares groups and versions, not yet started.
 
     If `prove_groups` is off, no default group is chosen either.
     """
-    prove = settings.prove_groups
-    if prove == "off" and not settings.shadow_fraction:
-        return None
+    registry, prove = canaries.registry, settings.prove_groups
     suspension = Suspension()
     idle_gate = IdleGate(suspension)
     predictors = ShadowPredictors(ProcessBackend(suspension=suspension), idle_gate)
@@ -317,7 +322,14 @@ def _open_background(
     prover = Prover(registry, predictors, which=prove)
     precision: Choosing = "off" if prove == "off" else settings.precision
     chooser = Chooser(registry, predictors, precision=precision, store=choices.store)
-    return Background(idle_gate, shadow, prover, chooser)
+    judge = Judge(
+        registry,
+        predictors,
+        canaries,
+        slices_of=partial(slices_of, tasks=tasks),
+        max_resident_bytes=settings.predictor_memory_bytes,
+    )
+    return Background(idle_gate, shadow, prover, chooser, judge)
 
 
 async def build_pipeline(

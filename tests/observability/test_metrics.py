@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paddlepool.contracts.ports import EngineObserver
 from paddlepool.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
-from paddlepool.contracts.status import Effect
+from paddlepool.contracts.status import CanaryStatus, Effect
 from paddlepool.observability.history import DRIFT, RUN_SECONDS, SECONDS
 from paddlepool.observability.metrics import (
     COARSE_SECONDS,
@@ -84,6 +84,18 @@ def series_of(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     }
 
 
+CANARY = CanaryStatus(
+    model="m",
+    serving=1,
+    previous=None,
+    version=2,
+    state="testing",
+    agreement=0.98,
+    agreement_low=0.95,
+    ratio=1.02,
+)
+
+
 def with_every_family() -> Metrics:
     """One event of every kind."""
     metrics = Metrics(build={"version": "1", "paddle": "2", "onednn": "3", "cpu_flags": "4"})
@@ -96,6 +108,7 @@ def with_every_family() -> Metrics:
     metrics.padded(model="m", group="g", tokens=1)
     read = gauges("g", model="m", effect=Effect(True, "other outputs"))
     metrics.gauges.read = lambda: [read]
+    metrics.gauges.canaries = lambda: [CANARY]
     return metrics
 
 

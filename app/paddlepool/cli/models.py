@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from paddlepool.cli import shared
+from paddlepool.cli import canary, shared
 from paddlepool.contracts.errors import ConfigError, ManifestError, PaddlepoolError
 from paddlepool.contracts.sentences import printable
 from paddlepool.contracts.tensors import TensorSpec
@@ -103,6 +103,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="exit at the end of standard input, for programs that start this one",
     )
+    canary.configure(actions)
     for action in (listing, verify, syncing):
         shared.add_repository_option(action)
 

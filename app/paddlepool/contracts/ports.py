@@ -78,6 +78,12 @@ Agreement = Callable[[Tensors, Tensors], float]
 AgreementOf = Callable[[ServedModelInfo], Agreement | None]
 """Returns the Agreement of a model's task, or None without a task or a measure."""
 
+Slices = Callable[[Tensors], Sequence[str]]
+"""Returns the kind of each answer in a model's outputs, such as its label, one for each row."""
+
+SlicesOf = Callable[[ServedModelInfo], Slices | None]
+"""Returns the Slices of a model's task, or None without a task or kinds of answers."""
+
 
 class RunResult(NamedTuple):
     """A run's outputs, owned by the caller, and its seconds in the predictor's process.

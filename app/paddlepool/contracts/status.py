@@ -1,6 +1,7 @@
 """State of the engine as plain values, safe to keep and to show."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
@@ -95,3 +96,92 @@ class ModelStatus:
     version: int | None
     state: State
     reason: str
+
+
+TrialState = Literal["testing", "passed", "promoted", "rejected"]
+"""State of a new version. "testing": it is compared with the version that serves. "passed": it has
+proven itself and waits for a person. "promoted": it serves. "rejected": it stays unloaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialEvidence:
+    """What the comparison of two versions on live requests has shown so far.
+
+    `agreement` is the sum over the `compared` requests. `seconds` has a pair of run times (new
+    version, current version) for each request whose runs were not interrupted, the last ones only.
+    `slices` has, for each kind of answer of the current version, the number of rows and the sum of
+    their agreement. `drift` is the largest difference of a finite output. `error` is the last one.
+    """
+
+    compared: int = 0
+    agreement: float = 0.0
+    identical: int = 0
+    drift: float = 0.0
+    errors: int = 0
+    error: str = ""
+    seconds: tuple[tuple[float, float], ...] = ()
+    slices: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A new version that must prove itself against `current`, the version that served then.
+
+    `sha256` is the fingerprint of its files. `since` and `at`, the time of the verdict, are in
+    seconds since 1970. `by` says who decided.
+    """
+
+    model: str
+    version: int
+    sha256: str
+    current: int
+    since: float
+    state: TrialState = "testing"
+    reason: str = ""
+    by: Literal["measured", "person"] = "measured"
+    at: float | None = None
+    evidence: TrialEvidence = field(default_factory=TrialEvidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceStatus:
+    """Agreement of the answers of one kind, such as a label of the current version."""
+
+    name: str
+    rows: int
+    agreement: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryStatus:
+    """A new version and the evidence about it. Intervals are 99 % ones; None means unknown.
+
+    `ratio` is its run time divided by that of the version `current`. `serving` is the version that
+    answers now, `previous` the one to which `rollback` returns. `slices` are those that differ
+    most, worst first.
+    """
+
+    model: str
+    serving: int | None
+    previous: int | None
+    version: int | None = None
+    current: int | None = None
+    state: TrialState | None = None
+    reason: str = ""
+    by: str = ""
+    since: float | None = None
+    at: float | None = None
+    requests: int = 0
+    compared: int = 0
+    agreement: float | None = None
+    agreement_low: float | None = None
+    agreement_high: float | None = None
+    identical: int = 0
+    drift: float = 0.0
+    errors: int = 0
+    error: str = ""
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    pairs: int = 0
+    slices: tuple[SliceStatus, ...] = ()

@@ -17,7 +17,7 @@ from prometheus_client.utils import floatToGoString
 
 from paddlepool.contracts.ports import InferResult, RequestOutput
 from paddlepool.contracts.reasons import CODEC_RESTARTS, Rejection, Restart, ShadowOutcome
-from paddlepool.contracts.status import GroupStatus
+from paddlepool.contracts.status import CanaryStatus, GroupStatus
 from paddlepool.observability.history import AGREEMENT, DRIFT, RUN_SECONDS, SECONDS, History, Series
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -113,7 +113,7 @@ class ModelGauges:
 
 
 class Gauges:
-    """A Prometheus collector that calls `read` and `codec_processes` at each scrape.
+    """A Prometheus collector that calls `read`, `codec_processes` and `canaries` at each scrape.
 
     `read` returns a model's newest version first.
     """
@@ -121,6 +121,7 @@ class Gauges:
     def __init__(self, build: Mapping[str, str], *, memory_limit: int) -> None:
         self.read: Callable[[], Iterable[ModelGauges]] = tuple
         self.codec_processes: Callable[[], int] = lambda: 0
+        self.canaries: Callable[[], Iterable[CanaryStatus]] = tuple
         self._build = build
         self._memory_limit = memory_limit
 
@@ -183,6 +184,44 @@ class Gauges:
                 family.add_metric(labels, value)
             yield family
         yield from (ready, resident, default)
+        yield from _canary_families(self.canaries())
+
+
+CANARY = {
+    "paddlepool_canary_requests": "Requests on which the new version was compared.",
+    "paddlepool_canary_errors": "Requests on which the new version failed.",
+    "paddlepool_canary_agreement": "Mean agreement of the new version with the current one, 0 to "
+    "1.",
+    "paddlepool_canary_agreement_low": "Lower end of its 99 % interval.",
+    "paddlepool_canary_time_ratio": "Run time of the new version divided by the current one's.",
+}
+"""Families about the latest new version of a model; a series exists once its value is known."""
+
+
+def _canary_families(canaries: Iterable[CanaryStatus]) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "paddlepool_canary_state",
+        "1 for the state of the latest new version: testing, passed, promoted or rejected.",
+        labels=("model", "version", "state"),
+    )
+    families = {
+        name: GaugeMetricFamily(name, text, labels=("model", "version"))
+        for name, text in CANARY.items()
+    }
+    for canary in canaries:
+        labels = (canary.model, str(canary.version))
+        state.add_metric((*labels, str(canary.state)), 1.0)
+        figures = (
+            canary.compared,
+            canary.errors,
+            canary.agreement,
+            canary.agreement_low,
+            canary.ratio,
+        )
+        for family, value in zip(families.values(), figures, strict=True):
+            if value is not None:
+                family.add_metric(labels, value)
+    yield from (state, *families.values())
 
 
 @dataclass(frozen=True, slots=True)

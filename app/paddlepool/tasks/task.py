@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,9 @@ class Task:
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
     """The measure of `comparison` without the samples, for the API process. It returns the
     agreement of two outputs, from 0 to 1."""
+    slices: Callable[[ServedModelInfo], Callable[[Tensors], Sequence[str]]] | None = None
+    """Names the kind of each answer in a model's outputs, such as its label, one for each row. The
+    agreement of two versions is also counted for each kind."""
     warm_ups: tuple[str, ...] = ()
     """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`, if
     the repository has a model of the task when the server starts."""
@@ -150,6 +153,14 @@ def agreement_of(
     if task is None:
         return part_agreement(info)
     return None if task.agreement is None else task.agreement(info)
+
+
+def slices_of(
+    info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
+) -> Callable[[Tensors], Sequence[str]] | None:
+    """The function of the model's task that names the kind of each answer; None without one."""
+    task = task_of(info, tasks)
+    return None if task is None or task.slices is None else task.slices(info)
 
 
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:

@@ -9,6 +9,9 @@ import pytest
 
 from paddlepool.contracts.status import UNKNOWN_EFFECT
 from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.promotions import Promotions
+from paddlepool.evidence.canary.control import CanaryControl
+from paddlepool.evidence.canary.judge import Judge
 from paddlepool.evidence.live.background import Background, Prover
 from paddlepool.evidence.live.chooser import Chooser
 from paddlepool.evidence.live.shadow_predictor import IDLE_DELAY_SECONDS
@@ -27,7 +30,9 @@ async def build(live: Live) -> AsyncIterator[Build]:
         chooser = Chooser(
             live.registry, live.predictors, precision="off", store=lambda files, choice: None
         )
-        built.append(Background(live.gate, shadow_of(live), prover, chooser, **options))
+        control = CanaryControl(live.registry, Promotions())
+        judge = Judge(live.registry, live.predictors, control)
+        built.append(Background(live.gate, shadow_of(live), prover, chooser, judge, **options))
         built[-1].start()
         return built[-1]
 

@@ -6,7 +6,12 @@ import pytest
 
 import paddlepool.models.repository.config as counts_module
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.models.repository.config import ModelConfig, load_config, processes_for
+from paddlepool.models.repository.config import (
+    ModelConfig,
+    VersionPolicy,
+    load_config,
+    processes_for,
+)
 from tests.model_files import ON_DEMAND, group
 
 GROUPS = (
@@ -143,3 +148,35 @@ def test_count_may_be_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path.write_text(group + "threads = 0\n", "utf-8")
     with pytest.raises(ConfigError, match="threads"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('kind = "canary"\nagreement = 0.99', "cannot be proven with 500 requests.*528 are needed"),
+        ('kind = "canary"\nagreement = 1.0', "less than 1"),
+        ('kind = "canary"\ncount = 2', "count belongs to kind = 'latest'"),
+        ("slower = 1.1\nwithin = 2", "slower, within: only with kind = 'canary'"),
+    ],
+    ids=["too few requests", "all", "count", "another policy"],
+)
+def test_a_policy_that_cannot_work_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path, f"[version_policy]\n{text}\n")
+
+
+def test_versions_of_a_composed_model_are_not_judged(tmp_path: Path) -> None:
+    text = 'pipeline = "ocr"\n[parts]\ndetect = "m"\n[version_policy]\nkind = "canary"\n'
+    with pytest.raises(ConfigError, match="set kind = 'canary' on its parts"):
+        loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("published", "current", "expected"),
+    [((3, 2, 1), None, (2, 1)), ((3,), None, (3,)), ((3, 1), 2, (1,)), ((4, 3), 2, (3,))],
+    ids=["unknown", "the only one", "gone", "gone with all older ones"],
+)
+def test_under_canary_the_current_version_serves(
+    published: tuple[int, ...], current: int | None, expected: tuple[int, ...]
+) -> None:
+    assert VersionPolicy(kind="canary").choose(published, current) == (expected, 1)

@@ -20,8 +20,10 @@ from paddlepool.contracts.status import Candidate, Choice, GroupStatus, ModelSta
 from paddlepool.contracts.tensors import TensorSpec
 from paddlepool.engine.dataplane import DataPlane
 from paddlepool.engine.pool.group import Statistics
+from paddlepool.engine.registry.promotions import Promotions
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.engine.registry.thread_budget import ThreadBudget
+from paddlepool.evidence.canary.control import CanaryControl
 from paddlepool.models.repository.config import InstanceGroup, ModelConfig
 from paddlepool.models.repository.manifest import FileEntry, Manifest
 from paddlepool.observability.metrics import Metrics
@@ -203,6 +205,7 @@ def make_services(
         registry=real,
         dataplane=DataPlane(real, default_models={"echo": "m1"}, stages_done=[metrics.stages_done]),
         metrics=metrics,
+        canaries=CanaryControl(real, Promotions()),
         lifecycle=Lifecycle(),
         operations=operations or RecordingExecutor(),
         confinement=lambda: {"codecs": ("no_new_privileges", "landlock"), "predictors": ()},

@@ -16,19 +16,17 @@ import logging
 from collections import defaultdict
 from collections.abc import (
     AsyncIterator,
-    Callable,
     Collection,
     Coroutine,
     Iterator,
     Mapping,
 )
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from paddlepool.contracts import errors
 from paddlepool.contracts.errors import (
-    ConfigError,
     ModelNotFound,
     ModelNotReady,
     PaddlepoolError,
@@ -40,11 +38,12 @@ from paddlepool.engine.concurrency import in_thread, in_thread_or_inline
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.composed import ComposedModel, single
 from paddlepool.engine.registry.composer import AnyModel, Composer
-from paddlepool.engine.registry.load_history import UNSEALED, LoadHistory
-from paddlepool.engine.registry.model import ServedModel, first_choice
+from paddlepool.engine.registry.load_history import NOT_LOADED, UNSEALED, LoadHistory
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.opener import Opener, StoredChoice
+from paddlepool.engine.registry.promotions import Promotions, Serving
 from paddlepool.engine.registry.thread_budget import ThreadBudget, check_threads, thread_budget
 from paddlepool.models.repository.layout import (
-    ModelFiles,
     ModelRepository,
 )
 
@@ -52,8 +51,13 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-StoredChoice = Callable[[ModelFiles], Choice | None]
-"""Returns the default group that was chosen for a version before it was loaded, or None."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Canary:
+    """A published version that is newer than the one that serves. A load makes a new object."""
+
+    name: str
+    version: int
 
 
 class ModelRegistry:
@@ -62,7 +66,8 @@ class ModelRegistry:
     Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
     called in any thread, because the data they read is replaced and never changed.
 
-    `drain_timeout`, in seconds, limits the wait for requests on an old version.
+    `drain_timeout`, in seconds, limits the wait for requests on an old version. `promotions` says
+    which version of a model with the policy "canary" serves.
     """
 
     def __init__(
@@ -74,11 +79,14 @@ class ModelRegistry:
         drain_timeout: float,
         cores: float | None = None,
         stored_choice: StoredChoice = lambda _files: None,
+        promotions: Promotions | None = None,
     ) -> None:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
-        self._context, self._build_pipeline = context, build_pipeline
-        self._stored_choice = stored_choice
+        self._context = context
+        self._opener = Opener(context, build_pipeline, stored_choice)
+        self._promotions = promotions or Promotions()
+        self._canaries: dict[str, Canary] = {}
         self._drain_timeout = drain_timeout
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._running: set[asyncio.Task[Any]] = set()
@@ -153,6 +161,7 @@ class ModelRegistry:
                 keep.add(candidate)
             self._history.consider(name, tried)
             await self._keep(name, keep or held)
+            await self._find_canary(name, keep)
             if keep:
                 # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
@@ -175,7 +184,44 @@ class ModelRegistry:
                 hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
                 raise errors.ManifestError(f"{name}: no version with a manifest is published{hint}")
             config = await in_thread("repository", partial(on_disk.config, name))
-            return *config.version_policy.choose(published), bool(config.parts)
+            serving = self._promotions.serving(name)
+            current = next(iter(self._models.get(name, ())), None)
+            if serving is not None:
+                current = serving.version
+            candidates, count = config.version_policy.choose(published, current)
+            return candidates, count, bool(config.parts)
+
+    async def _find_canary(self, name: str, keep: Collection[int]) -> None:
+        """Record which version serves under the policy "canary", and which newer one is to prove
+        itself."""
+        model = next(iter(self._models.get(name, {}).values()), None)
+        if not keep or model is None:
+            return
+        canaries = {key: canary for key, canary in self._canaries.items() if key != name}
+        serving = self._promotions.serving(name)
+        if model.config.version_policy.kind == "canary":
+            if serving is None:
+                serving = Serving(model=name, version=model.version)
+                await in_thread("promotions", partial(self._promotions.serve, name, serving))
+            newest, *_ = await in_thread("repository", partial(self._repository.versions, name))
+            if newest > model.version:
+                canaries[name] = Canary(name, newest)
+        elif serving is not None:
+            await in_thread("promotions", partial(self._promotions.serve, name, None))
+        self._canaries = canaries
+
+    def canaries(self) -> tuple[Canary, ...]:
+        """Return the versions that have yet to prove themselves; may be called in any thread."""
+        return tuple(self._canaries.values())
+
+    def read_unserved(self, canary: Canary) -> ServedModel:
+        """Read and verify a version without starting it. Blocks; may be called in any thread.
+
+        Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
+        the server read a file.
+        """
+        files = self._repository.read(canary.name, canary.version, low_priority=True)
+        return ServedModel(files, context=self._context)
 
     async def _replace(self, model: AnyModel) -> None:
         """Serve the model in place of the served version with its number, if any.
@@ -249,60 +295,7 @@ class ModelRegistry:
             read = partial(self._repository.read, name, version, low_priority=low_priority)
             files = await in_thread(f"{name}@{version} reading", read)
             check_threads(name, files.config, cores=self._cores)
-            return await self._open(files, low_priority=low_priority)
-
-    async def _open(self, files: ModelFiles, *, low_priority: bool) -> ServedModel:
-        """Open a version with the stored choice, or the first group that this machine can run.
-
-        Returns when the groups that always run are tested and warm. Raises ManifestError,
-        ConfigError or BackendError if the version cannot be served.
-        """
-        label = f"{files.name}@{files.version}"
-        while True:
-            try:
-                return await self._open_chosen(files, low_priority)
-            except errors.BackendUnavailable as unavailable:
-                following = files.config.after_first_group()
-                if following is None:
-                    raise
-                missing = f"{files.config.first_group} is not available here: {unavailable.message}"
-                log.warning("%s: %s; trying %s", label, missing, following.first_group)
-                files = replace(files, config=following)
-
-    async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
-        """Open with the stored choice; with the default group if there is none or it cannot start.
-
-        Raises ManifestError, ConfigError and BackendError.
-        """
-        choice = None if files.config.first_group is None else self._stored_choice(files)
-        try:
-            return await self._start(files, choice, low_priority=low_priority)
-        except (ConfigError, errors.BackendError) as error:
-            if choice is None or choice.group == files.config.default_group:
-                raise
-            reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
-        choice = first_choice(files.config, reason=reason)
-        log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
-        return await self._start(files, choice, low_priority=low_priority)
-
-    async def _start(
-        self,
-        files: ModelFiles,
-        choice: Choice | None,
-        *,
-        low_priority: bool,
-        before: ServedModel | None = None,
-    ) -> ServedModel:
-        build = partial(ServedModel, files, context=self._context, choice=choice, before=before)
-        model = await in_thread(f"{files.name}@{files.version} reading", build)
-        try:
-            model.pipeline = await self._build_pipeline(model.info)
-            in_use = before is not None and before.running
-            await model.start(low_priority=low_priority, default=in_use)
-        except BaseException:
-            await model.close()
-            raise
-        return model
+            return await self._opener.open(files, low_priority=low_priority)
 
     async def adopt(self, served: ServedModel, choice: Choice) -> bool:
         """Serve the same version with another default group, without losing a request.
@@ -318,7 +311,7 @@ class ModelRegistry:
             if served not in self.served():
                 return False
             await self._replace(
-                await self._start(served.files, choice, low_priority=True, before=served)
+                await self._opener.start(served.files, choice, low_priority=True, before=served)
             )
         return True
 
@@ -403,6 +396,7 @@ class ModelRegistry:
             self._wanted.discard(name)
             self._composer.failed.pop(name, None)
             await self._keep(name, ())
+            self._canaries = {key: row for key, row in self._canaries.items() if key != name}
             self._history.forget(name)
             log.info("%s: unloaded", name)
 
@@ -470,7 +464,12 @@ class ModelRegistry:
                 with contextlib.suppress(PaddlepoolError, OSError):  # this model cannot be read
                     published[name] = self._repository.versions(name)
                     unsealed[name] = self._repository.unsealed(name)
-        return self._history.index(self.all_served(), published, unsealed)
+        rows = self._history.index(self.all_served(), published, unsealed)
+        reasons = [self._promotions.reason(row.name, row.version) for row in rows]
+        return tuple(
+            replace(row, reason=reason) if reason and row.reason == NOT_LOADED else row
+            for row, reason in zip(rows, reasons, strict=True)
+        )
 
     def ready(self, name: str | None = None) -> bool:
         """Whether this model, or every model of wanted(), accepts jobs; False if there is none."""

@@ -1,7 +1,7 @@
 """The one thread that compares instance groups while no request is being answered.
 
-It replays answered requests on other groups, chooses default groups, and measures whether a
-group's outputs or times differ from those of its base.
+It replays answered requests on other groups and on new versions, chooses default groups, and
+measures whether a group's outputs or times differ from those of its base.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.ports import AgreementOf, Clock
@@ -263,6 +263,23 @@ AFTER_FAILURE_SECONDS = 60.0
 CLOSING_SECONDS = 1.0
 
 
+class VersionJudge(Protocol):
+    """Compares a new version with the one that serves.
+
+    offer() is called from the event loop, the rest as for Shadow.
+    """
+
+    loop: asyncio.AbstractEventLoop
+
+    def offer(self, served: ServedModel, inputs: Tensors) -> bool: ...
+
+    def waiting(self) -> bool: ...
+
+    def judge_one(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(eq=False)
 class Background:
     """The background thread, and the TrafficListener that makes it pause during requests.
@@ -274,6 +291,7 @@ class Background:
     shadow: Shadow
     prover: Prover
     chooser: Chooser
+    judge: VersionJudge
     clock: Clock = time.monotonic
     start_seconds: float = START_SECONDS
 
@@ -282,7 +300,7 @@ class Background:
 
     def start(self) -> None:
         """Start the thread; called from the event loop."""
-        self.chooser.loop = asyncio.get_running_loop()
+        self.chooser.loop = self.judge.loop = asyncio.get_running_loop()
         self._thread.start()
 
     def began(self) -> None:
@@ -292,19 +310,24 @@ class Background:
         self.idle_gate.ended()
 
     def completed(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> None:
-        if self.shadow.offer(served, group, inputs, outputs):
+        shadowed = self.shadow.offer(served, group, inputs, outputs)
+        if self.judge.offer(served, inputs) or shadowed:
             self.idle_gate.wake()
 
     def _live(self) -> None:
         prove_from = self.clock() + self.start_seconds
         with contextlib.suppress(Closed):
             while True:
-                self.idle_gate.rest(POLL_SECONDS, unless=self.shadow.waiting)
+                self.idle_gate.rest(POLL_SECONDS, unless=self._waiting)
                 self.idle_gate.wait()
                 try:
                     while self.shadow.replay_one() or (
                         self.clock() >= prove_from
-                        and (self.chooser.choose_one() or self.prover.prove_one())
+                        and (
+                            self.judge.judge_one()
+                            or self.chooser.choose_one()
+                            or self.prover.prove_one()
+                        )
                     ):
                         self.idle_gate.wait()
                 except Closed:
@@ -313,6 +336,10 @@ class Background:
                     log.exception("comparing instance groups failed")
                     self.idle_gate.rest(AFTER_FAILURE_SECONDS, unless=lambda: False)
         self.shadow.close()
+        self.judge.close()
+
+    def _waiting(self) -> bool:
+        return self.shadow.waiting() or self.judge.waiting()
 
     def close(self) -> None:
         """End the thread. A run that takes longer than CLOSING_SECONDS ends with the process."""

@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from paddlepool.contracts.status import Candidate, Choice
 from paddlepool.engine.registry.model import UNDECIDED
-from paddlepool.models.repository.files import user_path, write_atomically
 from paddlepool.models.repository.layout import ModelFiles
+from paddlepool.models.repository.state_file import StateFile, state_path
 
 MAX_CHOICES = 64
-
-OFF = Path("off")
 
 log = logging.getLogger(__name__)
 
@@ -62,16 +60,14 @@ class StoredChoices:
     """Choices in a file; thread-safe.
 
     `file` is OFF or a path; None means a path in the user's home. With OFF or without a usable
-    file, choices stay in memory only. The first problem with the file is logged.
+    file, choices stay in memory only.
     """
 
     def __init__(self, file: Path | None, *, precision: str, machine: Mapping[str, str]) -> None:
-        default = user_path("XDG_STATE_HOME", ".local/state", "choices.json")
-        self._path = None if file == OFF else file or default
+        self._file = StateFile(state_path(file), _File)
         self._precision = precision
         self._machine = dict(machine)
         self._lock = threading.Lock()
-        self._warned = False
         self._entries = self._read()
 
     def get(self, files: ModelFiles) -> Choice | None:
@@ -120,7 +116,7 @@ class StoredChoices:
                 entry for entry in known if not entry.same_version(new) or entry.differences(new)
             ]
             self._entries = [*others[1 - MAX_CHOICES :], new]
-            self._write()
+            self._file.write(_File(format=1, choices=tuple(self._entries)))
 
     def _entry(self, files: ModelFiles, choice: Choice) -> _Entry:
         groups = files.config.model_dump_json(
@@ -140,36 +136,5 @@ class StoredChoices:
         )
 
     def _read(self) -> list[_Entry]:
-        if self._path is None:
-            return []
-        try:
-            _check_plain(self._path)
-            return list(_File.model_validate_json(self._path.read_bytes()).choices)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            self._warn(f"cannot be read: {error.strerror or error}")
-        except ValidationError as error:
-            self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
-        return []
-
-    def _write(self) -> None:
-        if self._path is None:
-            return
-        text = _File(format=1, choices=tuple(self._entries)).model_dump_json(indent=1)
-        try:
-            _check_plain(self._path)
-            write_atomically(self._path, f"{text}\n".encode())
-        except OSError as error:
-            self._warn(f"cannot be written: {error.strerror or error}")
-
-    def _warn(self, what: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning("PADDLEPOOL_STATE_FILE: %s %s", self._path, what)
-
-
-def _check_plain(path: Path) -> None:
-    """Raise OSError for a special file: reading a pipe blocks, and writing replaces a device."""
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
+        document = self._file.read()
+        return [] if document is None else list(document.choices)

@@ -136,10 +136,43 @@ class Ragged(_Table):
         return self
 
 
-class VersionPolicy(_Table):
-    """Which published versions are served: the `count` latest, all, or the `versions` listed."""
+class CanaryPolicy(_Table):
+    """When a new version replaces the current one; docs/canary.md explains each key.
 
-    kind: Literal["latest", "all", "specific"] = "latest"
+    `agreement` and `slice_agreement` are lower limits from 0 to 1, `slower` is the largest ratio of
+    run times, and `within` is in hours.
+    """
+
+    requests: int = Field(default=500, ge=20, le=100_000)
+    agreement: float = Field(default=0.95, gt=0, lt=1)
+    slice_agreement: float = Field(default=0.5, ge=0, lt=1)
+    slower: float = Field(default=1.25, gt=0, le=100)
+    errors: int = Field(default=0, ge=0, le=100_000)
+    within: float = Field(default=24.0, gt=0, le=8760)
+    then: Literal["promote", "wait"] = "promote"
+
+    @model_validator(mode="after")
+    def _agreement_can_be_proven(self) -> CanaryPolicy:
+        enough = math.ceil(math.log(PROMOTION_RISK / 2) / math.log(self.agreement))
+        if self.requests < enough:
+            raise ValueError(
+                f"an agreement of {self.agreement:g} cannot be proven with {self.requests} "
+                f"requests, not even if all agree: {enough} are needed"
+            )
+        return self
+
+
+PROMOTION_RISK = 0.01
+"""Largest probability that a version is promoted although it agrees less than it must."""
+
+
+class VersionPolicy(CanaryPolicy):
+    """Which published versions are served: the `count` latest, all, or the `versions` listed.
+
+    With "canary", one version is served, and the newest one replaces it once it has proven itself.
+    """
+
+    kind: Literal["latest", "all", "specific", "canary"] = "latest"
     count: int = Field(default=1, ge=1, le=64)
     versions: tuple[int, ...] = ()
 
@@ -149,17 +182,27 @@ class VersionPolicy(_Table):
             raise ValueError("versions must be listed with kind = 'specific', and only with it")
         if self.kind != "latest" and "count" in self.model_fields_set:
             raise ValueError("count belongs to kind = 'latest'")
+        if self.kind != "canary" and (keys := self.model_fields_set & {*CanaryPolicy.model_fields}):
+            raise ValueError(f"{', '.join(sorted(keys))}: only with kind = 'canary'")
         return self
 
-    def choose(self, published: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    def choose(
+        self, published: Sequence[int], current: int | None = None
+    ) -> tuple[tuple[int, ...], int]:
         """Return the versions to try, newest first, and how many of them to serve.
 
-        Of the latest versions, an older one replaces a newer one that is unusable. `published` is
-        newest first; listed versions are returned even if they are not in it.
+        An older version replaces a newer one that is unusable. `published` is newest first.
+        `current` matters only for "canary": it is the version that serves until another one is
+        promoted. If it is unknown, that is the one before the newest, which has yet to prove
+        itself. If it is gone, the next older one serves, or else the oldest.
         """
         if self.kind == "specific":
             listed = tuple(sorted(set(self.versions), reverse=True))
             return listed, len(listed)
+        if self.kind == "canary":
+            newest = max(published) - 1 if current is None else current
+            older = tuple(version for version in published if version <= newest)
+            return older or tuple(published[-1:]), 1
         return tuple(published), self.count if self.kind == "latest" else len(published)
 
 
@@ -199,6 +242,11 @@ class ModelConfig(_Table):
             )
         if tables.get("pipeline") is None:
             raise ValueError("a composed model needs a pipeline: the task that uses its parts")
+        policy = tables.get("version_policy")
+        if isinstance(policy, dict) and policy.get("kind") == "canary":
+            raise ValueError(
+                "versions of a composed model are not judged: set kind = 'canary' on its parts"
+            )
         return tables | {"instance_group": ()}
 
     @model_validator(mode="after")

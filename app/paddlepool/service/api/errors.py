@@ -219,7 +219,7 @@ _BY_STATUS: Mapping[int, Sequence[type[errors.PaddlepoolError]]] = {
     401: (errors.Unauthorized,),
     403: (errors.CrossSite, errors.Forbidden, errors.GroupNotRunning),
     404: (errors.ModelNotFound,),
-    409: (errors.ModelLoadFailed,),
+    409: (errors.ModelLoadFailed, errors.CanaryConflict),
     413: (errors.FileTooLarge,),
     415: (errors.UnsupportedMediaType, errors.UnsupportedEncoding),
     422: (

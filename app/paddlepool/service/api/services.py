@@ -7,11 +7,12 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 from fastapi import Depends, Request
 
 from paddlepool.contracts.errors import Overloaded
+from paddlepool.contracts.status import CanaryStatus
 from paddlepool.contracts.tensors import TaskTensors
 from paddlepool.engine.dataplane import DataPlane
 from paddlepool.engine.registry.registry import ModelRegistry
@@ -47,6 +48,22 @@ class Lifecycle:
         await asyncio.gather(*(close() for close in self.closers))
 
 
+class CanaryControl(Protocol):
+    """Shows and changes which version of a model serves.
+
+    Each method raises ModelNotFound and CanaryConflict; promote() and rollback() also raise
+    ModelLoadFailed and ModelNotReady. All but status() are called from the event loop.
+    """
+
+    def status(self, model: str) -> CanaryStatus: ...
+
+    async def promote(self, model: str) -> None: ...
+
+    async def reject(self, model: str) -> None: ...
+
+    async def rollback(self, model: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """The application's services, built once by `create_app`."""
@@ -55,6 +72,7 @@ class Services:
     registry: ModelRegistry
     dataplane: DataPlane
     metrics: Metrics
+    canaries: CanaryControl
     lifecycle: Lifecycle
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
     """Tasks that answer as models under /v2, by name."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from paddlepool.contracts.errors import FileMissing, ModelOutputInvalid, WorkerCrashed
-from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInfo, Slices
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from paddlepool.settings.server import MIB, Bytes, Settings
 from paddlepool.tasks.classify.model import Top, read_classifier
@@ -88,6 +88,18 @@ def label_agreement(info: ServedModelInfo) -> Agreement:
         return float(np.mean(best == reference))
 
     return agreement
+
+
+def label_slices(info: ServedModelInfo) -> Slices:
+    """Return a function that names the best label of each picture. Raises ConfigError."""
+    classifier = read_classifier(info)
+
+    def slices(outputs: Tensors) -> list[str]:
+        scores = outputs[classifier.output]
+        best = scores.reshape(len(scores), -1).argmax(axis=1).tolist()
+        return [classifier.labels[index] for index in best]
+
+    return slices
 
 
 class ClassifyPipeline:

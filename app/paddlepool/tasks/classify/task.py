@@ -4,6 +4,7 @@ from paddlepool.tasks.classify.pipeline import (
     ClassifyPipeline,
     ClassifySettings,
     label_agreement,
+    label_slices,
     tensors,
 )
 from paddlepool.tasks.classify.router import build_router
@@ -18,4 +19,5 @@ TASK = Task(
     warm_ups=("paddlepool.tasks.classify.stages:warm_up",),
     comparison=offline("paddlepool.tasks.classify.evaluation:LabelComparison"),
     agreement=label_agreement,
+    slices=label_slices,
 )

@@ -9,16 +9,17 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError, InvalidParameter
-from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import Agreement, RequestContext, ServedModelInfo, Slices
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.replies import Reply
 from paddlepool.models.repository.config import parse_parameters
 from paddlepool.tasks.codecs.pool import Codecs, check_pixels, check_types
-from paddlepool.tasks.segment.masks import normalise
+from paddlepool.tasks.segment.masks import foreground_of, normalise
 from paddlepool.tasks.segment.request import (
     SIZE_PIXELS,
     ForegroundBox,
@@ -26,6 +27,7 @@ from paddlepool.tasks.segment.request import (
     SegmentResult,
 )
 from paddlepool.tasks.segment.semantic import label_agreement, read_semantic
+from paddlepool.tasks.transforms.labels import pixel_labels
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -96,6 +98,27 @@ def mask_agreement(info: ServedModelInfo) -> Agreement:
         return float((mask & reference).sum() / union) if union else 1.0
 
     return agreement
+
+
+MASK_SIZES = {0.0: "empty", 0.05: "up to 5 %", 0.25: "up to 25 %", 0.5: "up to 50 %"}
+"""Names of masks, by the largest share of the picture that they cover."""
+
+
+def mask_slices(info: ServedModelInfo) -> Slices:
+    """Return a function that names each mask by its share of the picture. Raises ConfigError."""
+    semantic = read_semantic(info)
+    output = read_parameters(info).output if semantic is None else semantic.output
+
+    def size(mask: NDArray[Any]) -> str:
+        if semantic is not None:
+            labels = pixel_labels(mask)
+            area = foreground_of(labels, classes=semantic.classes, invert=semantic.invert)
+        else:
+            area = normalise(np.asarray(mask, np.float32))
+        share = float((area >= 0.5).mean())
+        return next((name for most, name in MASK_SIZES.items() if share <= most), "above 50 %")
+
+    return lambda outputs: [size(mask) for mask in outputs[output]]
 
 
 RGBA = 4

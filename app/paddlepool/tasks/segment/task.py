@@ -1,6 +1,6 @@
 """The declaration of this task."""
 
-from paddlepool.tasks.segment.pipeline import SegmentPipeline, mask_agreement
+from paddlepool.tasks.segment.pipeline import SegmentPipeline, mask_agreement, mask_slices
 from paddlepool.tasks.segment.request import SegmentSettings, tensors
 from paddlepool.tasks.segment.router import build_router
 from paddlepool.tasks.task import Task, offline
@@ -23,5 +23,6 @@ TASK = Task(
     warm_ups=("paddlepool.tasks.segment.stages:warm_up",),
     comparison=offline("paddlepool.tasks.segment.evaluation:MaskComparison"),
     agreement=mask_agreement,
+    slices=mask_slices,
     quality=offline("paddlepool.tasks.segment.evaluation:SegmentQuality"),
 )

@@ -29,7 +29,7 @@ from tokenizers import Tokenizer
 
 from paddlepool.contracts import errors
 from paddlepool.contracts.caller import CALLER
-from paddlepool.contracts.ports import RequestContext, ServedModelInfo
+from paddlepool.contracts.ports import RequestContext, ServedModelInfo, Slices
 from paddlepool.contracts.tensors import STRINGS, TaskTensors, Tensors, TensorSpec, strings_of
 from paddlepool.models.repository.config import parse_parameters
 from paddlepool.settings.server import KIB, Bytes, Settings
@@ -281,6 +281,17 @@ def label_agreement(outputs: Tensors, expected: Tensors) -> float:
     """The share of texts that get the same label; logits are (texts, labels)."""
     [logits], [reference] = outputs.values(), expected.values()
     return float(np.mean(logits.argmax(axis=-1) == reference.argmax(axis=-1)))
+
+
+def label_slices(info: ServedModelInfo) -> Slices:
+    """Return a function that names the label of each text. Raises ConfigError."""
+    labels = read_parameters(info).labels
+
+    def slices(outputs: Tensors) -> list[str]:
+        [logits] = outputs.values()
+        return [labels[index] for index in logits.argmax(axis=-1).tolist()]
+
+    return slices
 
 
 MAX_PENDING = 64

@@ -4,6 +4,7 @@ from paddlepool.tasks.sentiment.pipeline import (
     SentimentPipeline,
     SentimentSettings,
     label_agreement,
+    label_slices,
     tensors,
 )
 from paddlepool.tasks.sentiment.router import build_router
@@ -18,5 +19,6 @@ TASK = Task(
     card=("labels", "labels_zh"),
     comparison=offline("paddlepool.tasks.sentiment.evaluation:LabelComparison"),
     agreement=lambda _: label_agreement,
+    slices=label_slices,
     quality=offline("paddlepool.tasks.sentiment.evaluation:SentimentQuality"),
 )

@@ -2,6 +2,7 @@
 // of the server's table. A test holds the two together.
 
 export const ADVICE = {
+  canary_conflict: "该模型没有可以这样处理的新版本。请刷新页面查看它的状态。",
   cross_site: "请求来自其他网站的页面，服务器没有接受。请直接打开本服务器的页面再试。",
   deadline_exceeded: "服务器没有在时限内完成，可能正忙。请稍后再试，或换一张较小的图片、较短的文本。",
   file_missing: "服务器没有收到图片。请选择一个非空的图片文件。",

@@ -30,6 +30,7 @@ export const WORDS = {
   "detail.proxy": ["This reply is not the server's own: a proxy in front of it refused the request or could not reach it.", "这不是服务器自己的应答：它前面的代理拒绝了请求，或无法连接服务器。"],
   "error.unreachable": ["The server does not answer", "服务器没有应答"],
   // By the code of the server's own table; a test holds the two together.
+  "error.canary_conflict": ["No new version is in a state for this", "没有可以这样处理的新版本"],
   "error.cross_site": ["Sent by a page of another site", "由其他网站的页面发出"],
   "error.deadline_exceeded": ["Deadline exceeded", "超过时限"],
   "error.file_missing": ["No picture in the request", "请求中没有图片"],

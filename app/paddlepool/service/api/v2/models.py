@@ -314,7 +314,7 @@ def _tensor(spec: TensorSpec, *, batched: bool = False) -> dict[str, Any]:
 
 
 def _policy(policy: VersionPolicy) -> dict[str, Any]:
-    if policy.kind == "latest":
+    if policy.kind in ("latest", "canary"):
         return {"latest": {"num_versions": policy.count}}
     if policy.kind == "specific":
         return {"specific": {"versions": list(policy.versions)}}

@@ -1,0 +1,80 @@
+"""Opens a version with the default group that was chosen before, or the first one that can run."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from paddlepool.contracts import errors
+from paddlepool.contracts.errors import ConfigError
+from paddlepool.contracts.ports import BuildPipeline
+from paddlepool.contracts.status import Choice
+from paddlepool.engine.concurrency import in_thread
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.model import ServedModel, first_choice
+from paddlepool.models.repository.layout import ModelFiles
+
+log = logging.getLogger(__name__)
+
+StoredChoice = Callable[[ModelFiles], Choice | None]
+"""Returns the default group that was chosen for a version before it was loaded, or None."""
+
+
+class Opener:
+    """Opens versions for a registry."""
+
+    def __init__(
+        self, context: EngineContext, build_pipeline: BuildPipeline, stored_choice: StoredChoice
+    ) -> None:
+        self._context, self._build_pipeline = context, build_pipeline
+        self._stored_choice = stored_choice
+
+    async def open(self, files: ModelFiles, *, low_priority: bool) -> ServedModel:
+        """Open a version with the stored choice, or the first group that this machine can run.
+
+        Returns when the groups that always run are tested and warm. Raises ManifestError,
+        ConfigError or BackendError if the version cannot be served.
+        """
+        label = f"{files.name}@{files.version}"
+        while True:
+            try:
+                return await self._open_chosen(files, low_priority)
+            except errors.BackendUnavailable as unavailable:
+                following = files.config.after_first_group()
+                if following is None:
+                    raise
+                missing = f"{files.config.first_group} is not available here: {unavailable.message}"
+                log.warning("%s: %s; trying %s", label, missing, following.first_group)
+                files = replace(files, config=following)
+
+    async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
+        """Open with the stored choice, or with the first group if the choice cannot start."""
+        choice = None if files.config.first_group is None else self._stored_choice(files)
+        try:
+            return await self.start(files, choice, low_priority=low_priority)
+        except (ConfigError, errors.BackendError) as error:
+            if choice is None or choice.group == files.config.default_group:
+                raise
+            reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
+        choice = first_choice(files.config, reason=reason)
+        log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
+        return await self.start(files, choice, low_priority=low_priority)
+
+    async def start(
+        self,
+        files: ModelFiles,
+        choice: Choice | None,
+        *,
+        low_priority: bool,
+        before: ServedModel | None = None,
+    ) -> ServedModel:
+        build = partial(ServedModel, files, context=self._context, choice=choice, before=before)
+        model = await in_thread(f"{files.name}@{files.version} reading", build)
+        try:
+            model.pipeline = await self._build_pipeline(model.info)
+            in_use = before is not None and before.running
+            await model.start(low_priority=low_priority, default=in_use)
+        except BaseException:
+            await model.close()
+            raise
+        return model

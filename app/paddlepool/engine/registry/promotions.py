@@ -1,0 +1,106 @@
+"""Which version of a model serves, and the trials of newer ones; stored for the next start."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from paddlepool.contracts.status import Trial, TrialEvidence
+from paddlepool.models.repository.state_file import StateFile, state_path
+
+MAX_TRIALS = 8
+"""Trials of one model that are remembered."""
+
+
+def promotions_path(state_file: Path | None) -> Path | None:
+    """Return the file beside the one that PADDLEPOOL_STATE_FILE names; None if that is `off`."""
+    path = state_path(state_file)
+    return None if path is None else path.with_suffix(".canaries.json")
+
+
+class Serving(BaseModel):
+    """The version that serves, and the one before it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str
+    version: int
+    previous: int | None = None
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[1]
+    serving: tuple[Serving, ...]
+    trials: tuple[Trial, ...]
+
+
+class Promotions:
+    """The versions that serve, by model, and the trials, oldest first. Thread-safe.
+
+    Changes are written to the file at `path`; with None, or if that fails, they stay in memory.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._file = StateFile(path, _File)
+        self._lock = threading.RLock()
+        document = self._file.read()
+        self._serving = {} if document is None else {row.model: row for row in document.serving}
+        self._trials = [] if document is None else list(document.trials)
+
+    def serving(self, model: str) -> Serving | None:
+        """Return the version that serves until another one is promoted; None if unknown."""
+        return self._serving.get(model)
+
+    def serve(self, model: str, serving: Serving | None) -> None:
+        """Record which version serves; None forgets it."""
+        with self._lock:
+            others = {name: row for name, row in self._serving.items() if name != model}
+            self._serving = others if serving is None else {**others, model: serving}
+            self._write()
+
+    def trial(self, model: str, version: int, sha256: str) -> Trial | None:
+        """Return the trial of these files of a version."""
+        trials = [trial for trial in self.trials(model) if trial.version == version]
+        return next((trial for trial in trials if trial.sha256 == sha256), None)
+
+    def trials(self, model: str) -> list[Trial]:
+        """Return the trials of a model, the latest one first."""
+        return [trial for trial in reversed(self._trials) if trial.model == model]
+
+    def put(self, trial: Trial) -> None:
+        """Store a trial in place of the one of the same files."""
+        with self._lock:
+            self._replace(trial)
+            self._write()
+
+    def record(self, trial: Trial, evidence: TrialEvidence, *, write: bool) -> None:
+        """Remember new evidence of a trial, unless it was decided or forgotten meanwhile."""
+        with self._lock:
+            stored = self.trial(trial.model, trial.version, trial.sha256)
+            if stored is not None and stored.state == "testing":
+                self._replace(replace(stored, evidence=evidence))
+                if write:
+                    self._write()
+
+    def _replace(self, trial: Trial) -> None:
+        own = [row for row in self._trials if row.model == trial.model]
+        own = [row for row in own if (row.version, row.sha256) != (trial.version, trial.sha256)]
+        others = [row for row in self._trials if row.model != trial.model]
+        self._trials = [*others, *own[1 - MAX_TRIALS :], trial]
+
+    def reason(self, model: str, version: int | None) -> str:
+        """Return why a published version is not served; empty if it has no trial."""
+        for trial in self.trials(model):
+            if trial.version == version and trial.state != "promoted":
+                return f"canary: {trial.state}{f': {trial.reason}' if trial.reason else ''}"
+        return ""
+
+    def _write(self) -> None:
+        serving, trials = tuple(self._serving.values()), tuple(self._trials)
+        self._file.write(_File(format=1, serving=serving, trials=trials))

@@ -1,0 +1,166 @@
+"""Promotes, rejects and rolls back versions; for the judge and for a person."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+from paddlepool.contracts.errors import (
+    CanaryConflict,
+    ModelLoadFailed,
+    ModelNotFound,
+    ModelNotReady,
+    PaddlepoolError,
+)
+from paddlepool.contracts.ports import Clock
+from paddlepool.contracts.status import CanaryStatus, Trial, TrialState
+from paddlepool.engine.concurrency import in_thread_or_inline
+from paddlepool.engine.registry.promotions import Promotions, Serving
+from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.evidence.canary.verdict import status_of
+
+By = Literal["measured", "person"]
+UNFINISHED: tuple[TrialState, ...] = ("testing", "passed")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryControl:
+    """Changes which version of a model serves. Belongs to the event loop.
+
+    A change is stored before it is made, so that a server that is killed meanwhile starts with a
+    version that was promoted.
+    """
+
+    registry: ModelRegistry
+    promotions: Promotions
+    wall_clock: Clock = time.time
+    _changing: defaultdict[str, asyncio.Lock] = field(
+        default_factory=partial(defaultdict, asyncio.Lock), init=False
+    )
+
+    def status(self, model: str) -> CanaryStatus:
+        """Return the latest trial of a model. May be called in any thread.
+
+        Raises ModelNotFound, and CanaryConflict if the model's version policy is another one.
+        """
+        self._check_known(model)
+        serving = self.promotions.serving(model)
+        if serving is None:
+            raise CanaryConflict(f"the version policy of {model} is not canary")
+        version, previous = serving.version, serving.previous
+        trials = self.promotions.trials(model)
+        if not trials:
+            return CanaryStatus(model=model, serving=version, previous=previous)
+        served = [row for row in self.registry.served() if row.name == model]
+        requests = served[0].config.version_policy.requests if served else 0
+        return status_of(trials[0], requests, serving=version, previous=previous)
+
+    def statuses(self) -> list[CanaryStatus]:
+        """Return the latest trial of each model that has one."""
+        models = {served.name for served in self.registry.served()}
+        judged = [name for name in sorted(models) if self.promotions.trials(name)]
+        return [self.status(name) for name in judged if self.promotions.serving(name)]
+
+    async def promote(
+        self, model: str, *, by: By = "person", reason: str = "promoted by a person"
+    ) -> None:
+        """Serve the newest version, without losing a request; the one before is closed.
+
+        Raises ModelNotFound, CanaryConflict if no version is on trial, and ModelLoadFailed if it
+        cannot be loaded: it is then rejected, and the current version continues to serve.
+        """
+        async with self._changing[model]:
+            trial = self._trial(model)
+            if by == "measured" and trial.state != "testing":
+                raise CanaryConflict(f"{model}: a person has decided meanwhile")
+            await self._serve(model, trial.version, trial)
+            await self._decide(trial, "promoted", reason, by)
+
+    async def reject(
+        self,
+        model: str,
+        *,
+        by: By = "person",
+        reason: str = "rejected by a person",
+        state: TrialState = "rejected",
+    ) -> None:
+        """End the trial of the newest version, which stays unloaded until its files change.
+
+        With the `state` "passed", it waits for a person instead. Raises ModelNotFound, and
+        CanaryConflict if no version is on trial.
+        """
+        async with self._changing[model]:
+            trial = self._trial(model)
+            if trial.state not in UNFINISHED or (by == "measured" and trial.state != "testing"):
+                raise CanaryConflict(f"version {trial.version} of {model} is {trial.state}")
+            await self._decide(trial, state, reason, by)
+
+    async def rollback(self, model: str) -> None:
+        """Serve the version that the present one has replaced, and reject the present one.
+
+        Raises ModelNotFound, CanaryConflict if none was replaced, and ModelLoadFailed.
+        """
+        async with self._changing[model]:
+            self._check_known(model)
+            serving = self.promotions.serving(model)
+            if serving is None or serving.previous is None:
+                raise CanaryConflict(f"no version of {model} was replaced by a promotion")
+            trials = self.promotions.trials(model)
+            trial = next((row for row in trials if row.version == serving.version), None)
+            await self._serve(model, serving.previous)
+            if trial is not None:
+                await self._decide(trial, "rejected", "rolled back by a person", "person")
+
+    async def _serve(self, model: str, version: int, trial: Trial | None = None) -> None:
+        """Record and load a version. If that fails, the one before continues to serve.
+
+        Raises ModelLoadFailed, and ModelNotReady if the server is shutting down.
+        """
+        before = self.promotions.serving(model)
+        previous = before.version if before and trial is not None else None
+        await self._store(model, Serving(model=model, version=version, previous=previous))
+        try:
+            await self.registry.load(model, changed=())
+            if not any((m.name, m.version) == (model, version) for m in self.registry.served()):
+                raise ModelLoadFailed(f"version {version} of {model} is not in the repository")
+        except ModelNotReady:
+            await self._store(model, before)
+            raise
+        except (PaddlepoolError, OSError) as error:
+            await self._store(model, before)
+            with contextlib.suppress(PaddlepoolError, OSError):  # logged, and index() has it
+                await self.registry.load(model, changed=())
+            message = error.message if isinstance(error, PaddlepoolError) else "see the log"
+            if trial is not None and isinstance(error, PaddlepoolError):
+                reason = f"it cannot be loaded: {message}"
+                await self._decide(trial, "rejected", reason, "measured")
+            raise ModelLoadFailed(message) from error
+
+    async def _store(self, model: str, serving: Serving | None) -> None:
+        await in_thread_or_inline("promotions", partial(self.promotions.serve, model, serving))
+
+    async def _decide(self, trial: Trial, state: TrialState, reason: str, by: By) -> None:
+        stored = self.promotions.trial(trial.model, trial.version, trial.sha256) or trial
+        decided = replace(stored, state=state, reason=reason, by=by, at=self.wall_clock())
+        await in_thread_or_inline("promotions", partial(self.promotions.put, decided))
+        level = logging.WARNING if state == "rejected" else logging.INFO
+        log.log(level, "%s@%d: canary %s: %s", trial.model, trial.version, state, reason)
+
+    def _trial(self, model: str) -> Trial:
+        """Return the latest trial. Raises ModelNotFound and CanaryConflict."""
+        self._check_known(model)
+        newest = next((row for row in self.registry.canaries() if row.name == model), None)
+        trials = self.promotions.trials(model)
+        if newest is None or not trials or trials[0].version != newest.version:
+            raise CanaryConflict(f"no version of {model} is on trial")
+        return trials[0]
+
+    def _check_known(self, model: str) -> None:
+        if model not in self.registry.wanted():
+            raise ModelNotFound("no model of this name is served")

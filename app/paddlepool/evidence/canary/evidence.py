@@ -1,0 +1,128 @@
+"""What one request, or the files of two versions, say about a new version."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from paddlepool.contracts.errors import BackendError
+from paddlepool.contracts.ports import Agreement, Slices
+from paddlepool.contracts.status import TrialEvidence
+from paddlepool.contracts.tensors import Tensors, largest_difference
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.evidence.verdict.proof import Timed, bitwise_equal
+from paddlepool.models.repository.manifest import DOCUMENT, Manifest
+from paddlepool.models.repository.selftest import SELFTEST, Case, SelfTest
+
+MAX_PAIRS = 1000
+"""Run times that are remembered."""
+
+
+def with_runs(
+    evidence: TrialEvidence,
+    own: Timed,
+    base: Timed,
+    *,
+    agreement: Agreement,
+    slices: Slices | None,
+) -> TrialEvidence:
+    """Return the evidence with one more request: the runs of the new and the current version."""
+    if error := _wrong(own.outputs, base.outputs):
+        return with_error(evidence, error)
+    seconds = evidence.seconds
+    if own.seconds is not None and base.seconds is not None:
+        seconds = (*seconds[1 - MAX_PAIRS :], (own.seconds, base.seconds))
+    return replace(
+        evidence,
+        compared=evidence.compared + 1,
+        agreement=evidence.agreement + agreement(own.outputs, base.outputs),
+        identical=evidence.identical + bitwise_equal(own.outputs, base.outputs),
+        drift=max(evidence.drift, largest_difference(own.outputs, base.outputs)),
+        seconds=seconds,
+        slices=dict(evidence.slices)
+        if slices is None
+        else _counted(evidence, slices, own.outputs, base.outputs, agreement),
+    )
+
+
+def with_error(evidence: TrialEvidence, error: str) -> TrialEvidence:
+    """Return the evidence with one more request, which the new version did not answer."""
+    compared, errors = evidence.compared + 1, evidence.errors + 1
+    return replace(evidence, compared=compared, errors=errors, error=error)
+
+
+def agreement_with(test: SelfTest) -> Agreement:
+    """Return the measure of the model's task.
+
+    Without one, outputs agree if they are within the tolerance of the version's self-test.
+    """
+    if test.agreement is not None:
+        return test.agreement
+
+    def agreement(outputs: Tensors, expected: Tensors) -> float:
+        try:
+            test.compare(Case(inputs={}, outputs=expected), outputs)
+        except BackendError:
+            return 0.0
+        return 1.0
+
+    return agreement
+
+
+def _counted(
+    evidence: TrialEvidence, slices: Slices, own: Tensors, base: Tensors, agreement: Agreement
+) -> dict[str, tuple[int, float]]:
+    """Count the rows of each kind of answer of the current version, and their agreement."""
+    counts = dict(evidence.slices)
+    names = slices(base)
+    rows = zip(_rows(own, len(names)), _rows(base, len(names)), strict=True)
+    for name, (outputs, expected) in zip(names, rows, strict=True):
+        count, total = counts.get(name, (0, 0.0))
+        counts[name] = (count + 1, total + agreement(outputs, expected))
+    return counts
+
+
+def _rows(tensors: Tensors, count: int) -> Iterator[Tensors]:
+    return ({name: a[i : i + 1] for name, a in tensors.items()} for i in range(count))
+
+
+def _wrong(outputs: Tensors, expected: Tensors) -> str:
+    """Return what is wrong with outputs that cannot be compared; empty if they can."""
+    for name, reference in expected.items():
+        array = outputs.get(name)
+        if array is None or array.dtype != reference.dtype or array.ndim != reference.ndim:
+            return f"output {name!r} has another type or shape"
+        floats = reference.dtype.kind == "f" and np.isfinite(reference).all()
+        if floats and not np.isfinite(array).all():
+            return f"output {name!r} contains NaN or infinity"
+    return ""
+
+
+def unlike(served: ServedModel, current: ServedModel) -> str:
+    """Return why requests to the current version say nothing about another one; "" if they do."""
+    if served.inputs != current.inputs:
+        return f"its inputs differ from those of version {current.version}"
+    if [spec.name for spec in served.outputs] != [spec.name for spec in current.outputs]:
+        return f"its outputs differ from those of version {current.version}"
+    own, base = (_documents(model.manifest) for model in (served, current))
+    different = sorted(name for name in {**own, **base} if own.get(name) != base.get(name))
+    if different:
+        return (
+            f"its {different[0]} differs from that of version {current.version}: requests are "
+            "prepared with it, so their tensors say nothing about this version"
+        )
+    return ""
+
+
+def _documents(manifest: Manifest) -> dict[str, str]:
+    """Return the digests of the files that a pipeline may read: all but programs and self-test."""
+    programs = [
+        name
+        for program in (manifest.reference, *manifest.programs)
+        for name in (program.program, program.params)
+    ]
+    return {
+        name: entry.sha256
+        for name, entry in manifest.files.items()
+        if name not in (*programs, SELFTEST) and not DOCUMENT.fullmatch(name)
+    }

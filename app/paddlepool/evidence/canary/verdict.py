@@ -1,0 +1,232 @@
+"""The verdict about a new version: bounds of its agreement, and limits of times and errors.
+
+Agreement is a mean of values from 0 to 1: equal or different labels, overlaps of masks, shares of
+equal characters. Its bounds follow from the inequality of Chernoff and Hoeffding, which holds for
+every distribution of such values. For a version that always agrees, the lower bound is the exact
+binomial one.
+
+Looking at the evidence again and again would promote a bad version sooner or later. Therefore it is
+judged only at planned looks, each of which has half the risk of the one before: after a quarter and
+half of `requests` comparisons, where it may be rejected, and after `requests`, 2 * `requests`,
+4 * `requests` and so on, where it may also be promoted. The risks of promotions add up to less than
+PROMOTION_RISK, and so do those of rejections.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from paddlepool.contracts.status import CanaryStatus, SliceStatus, Trial, TrialEvidence
+from paddlepool.evidence.verdict.proof import (
+    CONFIDENCE,
+    MIN_PAIRS,
+    MINIMAL_SECONDS,
+    ratio_interval,
+)
+from paddlepool.models.repository.config import PROMOTION_RISK, CanaryPolicy
+
+EARLY_LOOKS = 2
+SHOWN_SLICES = 5
+STEPS = 50
+"""Of a bisection, which then is exact to 15 digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`promote` is None while the evidence is not sufficient; `reason` then is empty."""
+
+    promote: bool | None
+    reason: str
+
+
+UNDECIDED = Verdict(None, "")
+
+
+def lower_bound(mean: float, count: int, risk: float) -> float:
+    """Return the lower confidence bound of an expected value, from `count` values in 0…1.
+
+    The expected value is below the bound with a probability of at most `risk`.
+    """
+    return _bound(mean, count, risk, end=0.0)
+
+
+def upper_bound(mean: float, count: int, risk: float) -> float:
+    """Return the upper confidence bound; see lower_bound()."""
+    return _bound(mean, count, risk, end=1.0)
+
+
+def _bound(mean: float, count: int, risk: float, *, end: float) -> float:
+    """Find the expected value between `mean` and `end` that is just improbable enough."""
+    if count == 0:
+        return end
+    limit = -math.log(risk) / count
+    inner, outer = min(max(mean, 0.0), 1.0), end
+    for _ in range(STEPS):
+        middle = (inner + outer) / 2
+        if _divergence(mean, middle) > limit:
+            outer = middle
+        else:
+            inner = middle
+    return outer
+
+
+def _divergence(mean: float, expected: float) -> float:
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
+    divergence = 0.0
+    for share, of in ((mean, expected), (1 - mean, 1 - expected)):
+        if share > 0:
+            divergence += math.inf if of <= 0 else share * math.log(share / of)
+    return divergence
+
+
+def look(compared: int, requests: int) -> int | None:
+    """Return which look it is after `compared` requests; None if it is none.
+
+    Look 0 is the first at which a version can be promoted, after `requests`, rounded up to a
+    multiple of four. The two before it are -2 and -1.
+    """
+    number, at = -EARLY_LOOKS, -(-requests >> EARLY_LOOKS)
+    while at < compared:
+        number, at = number + 1, at * 2
+    return number if at == compared else None
+
+
+def judge(evidence: TrialEvidence, policy: CanaryPolicy) -> Verdict:
+    """Decide whether a version replaces the current one, from all evidence so far."""
+    if evidence.errors > policy.errors:
+        return Verdict(False, f"{_plural(evidence.errors, 'failure')}: {evidence.error}")
+    number = look(evidence.compared, policy.requests)
+    if number is None:
+        return UNDECIDED
+    if fault := _fault(evidence, policy, _risk(number + EARLY_LOOKS)):
+        return Verdict(False, fault)
+    if number < 0 or len(evidence.seconds) < MIN_PAIRS:
+        return UNDECIDED
+    mean = evidence.agreement / evidence.compared
+    low = lower_bound(mean, evidence.compared, _risk(number))
+    _, _, slowest = _ratio(evidence)
+    in_time = slowest <= policy.slower or _little(evidence)
+    if low >= policy.agreement and in_time:
+        return Verdict(True, summary(evidence))
+    return UNDECIDED
+
+
+def _fault(evidence: TrialEvidence, policy: CanaryPolicy, risk: float) -> str:
+    """Return what is proven to be wrong with a version, or an empty string."""
+    mean = evidence.agreement / evidence.compared
+    high = upper_bound(mean, evidence.compared, risk)
+    worst = "".join(f"; {slice_text(worst)}" for worst in slices(evidence)[:1])
+    if high < policy.agreement:
+        return (
+            f"agreement {mean:.3f} with the current version in {evidence.compared} requests, at "
+            f"most {high:.3f}, the limit is {policy.agreement:g}{worst}"
+        )
+    for name, (rows, total) in evidence.slices.items():
+        high = upper_bound(total / rows, rows, risk / len(evidence.slices))
+        if high < policy.slice_agreement:
+            one = SliceStatus(name=name, rows=rows, agreement=total / rows)
+            return f"{slice_text(one)}, the limit is {policy.slice_agreement:g}"
+    if len(evidence.seconds) >= MIN_PAIRS:
+        ratio, low, _ = _ratio(evidence)
+        if low > policy.slower and not _little(evidence):
+            return (
+                f"{ratio:.2f} times the run time of the current version, at least {low:.2f}, the "
+                f"limit is {policy.slower:g}"
+            )
+    return ""
+
+
+def _risk(number: int) -> float:
+    return float(PROMOTION_RISK / 2 ** (number + 1))
+
+
+def _ratio(evidence: TrialEvidence) -> tuple[float, float, float]:
+    """Return the ratio of run times with its interval."""
+    return _ratio_of(evidence.seconds)
+
+
+@lru_cache(maxsize=16)  # it takes 20 ms, and /metrics reads it at each scrape
+def _ratio_of(seconds: tuple[tuple[float, float], ...]) -> tuple[float, float, float]:
+    own, base = zip(*seconds, strict=True)
+    return ratio_interval(own, base)
+
+
+def _little(evidence: TrialEvidence) -> bool:
+    """Whether the difference of run times is too small to matter."""
+    own, base = np.median(evidence.seconds, axis=0)
+    return bool(abs(own - base) < MINIMAL_SECONDS)
+
+
+def slices(evidence: TrialEvidence) -> list[SliceStatus]:
+    """Return the kinds of answers, the one with the most different rows first."""
+    rows = [
+        SliceStatus(name=name, rows=rows, agreement=total / rows)
+        for name, (rows, total) in evidence.slices.items()
+    ]
+    return sorted(rows, key=lambda row: row.rows * (row.agreement - 1))
+
+
+def slice_text(row: SliceStatus) -> str:
+    return f"of {row.rows} answers {row.name!r}, a share of {row.agreement:.3f} agrees"
+
+
+def summary(evidence: TrialEvidence) -> str:
+    """Describe the evidence in one line."""
+    if not evidence.compared:
+        return f"no request compared, {_plural(evidence.errors, 'failure')}"
+    mean = evidence.agreement / evidence.compared
+    low, high = _interval(lower_bound, evidence), _interval(upper_bound, evidence)
+    text = f"agreement {mean:.3f} ({low:.3f} to {high:.3f}) in {evidence.compared} requests"
+    if len(evidence.seconds) >= MIN_PAIRS:
+        ratio, fastest, slowest = _ratio(evidence)
+        pairs = len(evidence.seconds)
+        text += f", {ratio:.2f} times the run time ({fastest:.2f} to {slowest:.2f}, {pairs} pairs)"
+    return f"{text}, {_plural(evidence.errors, 'failure')}"
+
+
+def _interval(bound: Callable[[float, int, float], float], evidence: TrialEvidence) -> float:
+    mean = evidence.agreement / evidence.compared
+    return bound(mean, evidence.compared, (1 - CONFIDENCE) / 2)
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def status_of(
+    trial: Trial, requests: int, *, serving: int | None, previous: int | None
+) -> CanaryStatus:
+    """Return the figures of a trial for a person; `requests` is the policy's."""
+    evidence = trial.evidence
+    compared = evidence.compared
+    timed = len(evidence.seconds) >= MIN_PAIRS
+    ratio, low, high = _ratio(evidence) if timed else (None, None, None)
+    return CanaryStatus(
+        model=trial.model,
+        serving=serving,
+        previous=previous,
+        version=trial.version,
+        current=trial.current,
+        state=trial.state,
+        reason=trial.reason,
+        by=trial.by if trial.at is not None else "",
+        since=trial.since,
+        at=trial.at,
+        requests=requests,
+        compared=compared,
+        agreement=evidence.agreement / compared if compared else None,
+        agreement_low=_interval(lower_bound, evidence) if compared else None,
+        agreement_high=_interval(upper_bound, evidence) if compared else None,
+        identical=evidence.identical,
+        drift=evidence.drift,
+        errors=evidence.errors,
+        error=evidence.error,
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
+        pairs=len(evidence.seconds),
+        slices=tuple(slices(evidence)[:SHOWN_SLICES]),
+    )

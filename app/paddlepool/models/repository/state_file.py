@@ -1,0 +1,74 @@
+"""A small document in a file that the next start reads."""
+
+import logging
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from paddlepool.models.repository.files import user_path, write_atomically
+
+Document = TypeVar("Document", bound=BaseModel)
+
+OFF = Path("off")
+
+log = logging.getLogger(__name__)
+
+
+def state_path(file: Path | None) -> Path | None:
+    """Return the file that PADDLEPOOL_STATE_FILE names, by default one in the user's home.
+
+    None means that nothing is stored.
+    """
+    return None if file == OFF else file or user_path("XDG_STATE_HOME", ".local/state", FILE)
+
+
+FILE = "choices.json"
+
+
+class StateFile(Generic[Document]):
+    """Reads and writes one document; the first problem with the file is logged.
+
+    With the path None, nothing is stored.
+    """
+
+    def __init__(self, path: Path | None, kind: type[Document]) -> None:
+        self._path = path
+        self._kind = kind
+        self._warned = False
+
+    def read(self) -> Document | None:
+        """Return the document; None if there is no usable one."""
+        if self._path is None:
+            return None
+        try:
+            _check_plain(self._path)
+            return self._kind.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"cannot be read: {error.strerror or error}")
+        except ValidationError as error:
+            self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
+        return None
+
+    def write(self, document: Document) -> None:
+        if self._path is None:
+            return
+        text = document.model_dump_json(indent=1)
+        try:
+            _check_plain(self._path)
+            write_atomically(self._path, f"{text}\n".encode())
+        except OSError as error:
+            self._warn(f"cannot be written: {error.strerror or error}")
+
+    def _warn(self, what: str) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning("PADDLEPOOL_STATE_FILE: %s %s", self._path, what)
+
+
+def _check_plain(path: Path) -> None:
+    """Raise OSError for a special file: reading a pipe blocks, and writing replaces a device."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")

@@ -1,0 +1,129 @@
+"""What a person may do: promote, reject, roll back; and which version serves at the start."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from paddlepool.contracts.errors import CanaryConflict, ModelLoadFailed, ModelNotFound
+from paddlepool.contracts.status import Trial
+from paddlepool.engine.registry.promotions import MAX_TRIALS, Promotions, promotions_path
+from tests.engine.fakes import Gate, eventually, infer
+from tests.evidence.canary.conftest import POLICY, Bench
+from tests.model_files import write_config
+
+
+@pytest.mark.parametrize(
+    ("versions", "served"), [((1,), 1), ((1, 2), 1), ((1, 2, 5), 2)], ids=["one", "two", "three"]
+)
+async def test_the_version_before_the_newest_serves_first(
+    bench: Bench, versions: tuple[int, ...], served: int
+) -> None:
+    """A server that remembers nothing serves no version that has not proven itself."""
+    bench.write(*versions)
+    await bench.start()
+    assert bench.served() == [served]
+    newest = [canary.version for canary in bench.registry.canaries()]
+    assert newest == [version for version in versions[-1:] if version != served]
+
+
+async def test_a_promoted_version_serves_after_a_restart(on_trial: Bench) -> None:
+    await on_trial.control.promote("double")
+    await on_trial.stop()
+    await on_trial.start()
+    assert on_trial.served() == [2]
+    assert on_trial.status().reason == "promoted by a person"
+    assert on_trial.registry.canaries() == ()
+
+
+async def test_a_promotion_loses_no_request(on_trial: Bench) -> None:
+    """One that is running when the swap happens is answered by the version where it began."""
+    gate = Gate()
+    on_trial.serving.behaviour = gate
+    waiting = asyncio.create_task(infer(on_trial.registry))
+    await gate.entered()
+    promoting = asyncio.create_task(on_trial.control.promote("double"))
+    await eventually(lambda: on_trial.served() == [2])
+    gate.open()
+    await promoting
+    assert (await waiting).version == 1
+    assert (await infer(on_trial.registry)).version == 2
+
+
+async def test_a_version_that_cannot_be_loaded_is_rejected(on_trial: Bench) -> None:
+    on_trial.serving.selftest = lambda inputs: {"y": inputs["x"]}
+    with pytest.raises(ModelLoadFailed, match="self-test"):
+        await on_trial.control.promote("double")
+    status = on_trial.status()
+    assert (status.state, status.serving, on_trial.served()) == ("rejected", 1, [1])
+    assert status.reason.startswith("it cannot be loaded: self-test")
+
+
+async def test_a_rollback_returns_to_the_version_before(on_trial: Bench) -> None:
+    await on_trial.control.promote("double")
+    await on_trial.control.rollback("double")
+    await on_trial.step()
+    status = on_trial.status()
+    assert (status.state, status.reason) == ("rejected", "rolled back by a person")
+    assert (status.serving, status.previous, on_trial.served()) == (1, None, [1])
+    with pytest.raises(CanaryConflict, match="no version of double was replaced"):
+        await on_trial.control.rollback("double")
+    await on_trial.control.promote("double")
+    assert on_trial.served() == [2]
+
+
+async def test_a_rollback_to_a_version_that_is_gone_changes_nothing(on_trial: Bench) -> None:
+    await on_trial.control.promote("double")
+    (on_trial.root / "models" / "double" / "1" / "manifest.json").unlink()
+    with pytest.raises(ModelLoadFailed):
+        await on_trial.control.rollback("double")
+    assert (on_trial.served(), on_trial.status().serving) == ([2], 2)
+
+
+async def test_a_person_decides_before_the_judge(on_trial: Bench) -> None:
+    await on_trial.requests(5)
+    await on_trial.control.reject("double")
+    assert on_trial.status().reason == "rejected by a person"
+    with pytest.raises(CanaryConflict, match="version 2 of double is rejected"):
+        await on_trial.control.reject("double")
+    await on_trial.step()
+    assert on_trial.beside.open() == 0
+
+
+async def test_models_without_a_trial(bench: Bench) -> None:
+    model = bench.write(1)
+    await bench.start()
+    for change in (bench.control.promote, bench.control.reject):
+        with pytest.raises(CanaryConflict, match="no version of double is on trial"):
+            await change("double")
+    with pytest.raises(ModelNotFound):
+        await bench.control.promote("missing")
+    assert bench.control.statuses() == []
+    text = (model / "config.toml").read_text("utf-8")
+    write_config(model, text.partition("[version_policy]")[0])
+    await bench.registry.load("double")
+    with pytest.raises(CanaryConflict, match="the version policy of double is not canary"):
+        bench.status()
+
+
+async def test_the_policy_may_be_set_while_the_newest_version_serves(bench: Bench) -> None:
+    model = bench.write(1, 2, policy="")
+    await bench.start()
+    assert bench.served() == [2]
+    text = (model / "config.toml").read_text("utf-8")
+    write_config(model, text + POLICY)
+    await bench.registry.load("double")
+    assert (bench.served(), bench.registry.canaries()) == ([2], ())
+
+
+def test_few_trials_of_a_model_are_remembered(tmp_path: Path) -> None:
+    promotions = Promotions(tmp_path / "trials.json")
+    for number in range(MAX_TRIALS + 3):
+        promotions.put(Trial(model="m", version=number, sha256="0", current=1, since=0.0))
+    versions = [row.version for row in Promotions(tmp_path / "trials.json").trials("m")]
+    assert versions == list(range(MAX_TRIALS + 2, 2, -1))
+
+
+def test_the_file_is_beside_that_of_the_choices(tmp_path: Path) -> None:
+    assert promotions_path(tmp_path / "mine.json") == tmp_path / "mine.canaries.json"
+    assert promotions_path(Path("off")) is None

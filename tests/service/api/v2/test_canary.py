@@ -1,0 +1,75 @@
+"""New versions over HTTP: shown, promoted, rejected and rolled back with the admin key."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from paddlepool.settings.server import Settings
+from tests.evidence.canary.conftest import Bench
+from tests.service.api.fakes import Client, make_app, make_services
+
+MODEL = "/v2/repository/models/double"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = Bench(tmp_path)
+    bench.write(1, 2)
+    await bench.start()
+    await bench.step()
+    yield bench
+    await bench.stop()
+
+
+@pytest.fixture
+async def client(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
+    settings = Settings(admin_key="admin")  # type: ignore[arg-type]
+    services = replace(make_services(settings, bench.registry), canaries=bench.control)
+    async with Client(make_app(services=services)).session() as client:
+        client.headers["X-Api-Key"] = "admin"
+        yield client
+
+
+async def state(client: httpx.AsyncClient) -> tuple[Any, ...]:
+    reply = await client.get(f"{MODEL}/canary")
+    document = reply.json()
+    return document["serving"], document["version"], document["state"]
+
+
+async def test_a_person_decides_over_http(client: httpx.AsyncClient, bench: Bench) -> None:
+    assert await state(client) == (1, 2, "testing")
+    for action, expected in (
+        ("reject", (1, 2, "rejected")),
+        ("promote", (2, 2, "promoted")),
+        ("rollback", (1, 2, "rejected")),
+    ):
+        reply = await client.post(f"{MODEL}/{action}")
+        assert reply.status_code == 200
+        assert reply.json()["state"] == expected[2]
+        assert await state(client) == expected
+        assert bench.served() == [expected[0]]
+
+
+async def test_what_the_state_does_not_allow_is_409(client: httpx.AsyncClient) -> None:
+    reply = await client.post(f"{MODEL}/rollback")
+    assert (reply.status_code, reply.json()) == (
+        409,
+        {"error": "no version of double was replaced by a promotion"},
+    )
+
+
+async def test_an_unknown_model_is_404(client: httpx.AsyncClient) -> None:
+    path = "/v2/repository/models/nobody"
+    assert (await client.get(f"{path}/canary")).status_code == 404
+    for action in ("promote", "reject", "rollback"):
+        assert (await client.post(f"{path}/{action}")).status_code == 404
+
+
+async def test_the_admin_key_is_needed(client: httpx.AsyncClient) -> None:
+    del client.headers["X-Api-Key"]
+    assert (await client.get(f"{MODEL}/canary")).status_code == 401
+    assert (await client.post(f"{MODEL}/promote")).status_code == 401
