@@ -263,8 +263,8 @@ text_max_inputs text_threads timeout_default_ms timeout_max_ms tracing trusted_p
 CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"
     " parameters pipeline ragged version_policy warmup",
-    config.VersionPolicy: "agreement count errors kind requests slice_agreement slower then"
-    " versions within",
+    config.VersionPolicy: "agreement count errors fraction kind requests rollback_seconds"
+    " slice_agreement slower then versions within",
     config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     config.InstanceGroup: "backend base budget candidate count name options program start threads"
     " tolerance",

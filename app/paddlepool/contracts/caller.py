@@ -39,3 +39,5 @@ class Caller:
 
 ANYBODY = Caller()
 CALLER: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the current request; its hash decides which of two versions answers."""

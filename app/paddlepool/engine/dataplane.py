@@ -221,7 +221,7 @@ class DataPlane:
         if (listener := self.traffic_listener) is not None:
             listener.began()
         try:
-            served = self.registry.acquire(model, version)
+            served = self.registry.acquire(model, version, spread=True)
             try:
                 yield served
             finally:

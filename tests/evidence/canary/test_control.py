@@ -23,7 +23,7 @@ async def test_the_version_before_the_newest_serves_first(
     bench.write(*versions)
     await bench.start()
     assert bench.served() == [served]
-    newest = [canary.version for canary in bench.registry.canaries()]
+    newest = [canary.version for canary in bench.registry.canaries.all()]
     assert newest == [version for version in versions[-1:] if version != served]
 
 
@@ -33,7 +33,7 @@ async def test_a_promoted_version_serves_after_a_restart(on_trial: Bench) -> Non
     await on_trial.start()
     assert on_trial.served() == [2]
     assert on_trial.status().reason == "promoted by a person"
-    assert on_trial.registry.canaries() == ()
+    assert on_trial.registry.canaries.all() == ()
 
 
 async def test_a_promotion_loses_no_request(on_trial: Bench) -> None:
@@ -113,7 +113,7 @@ async def test_the_policy_may_be_set_while_the_newest_version_serves(bench: Benc
     text = (model / "config.toml").read_text("utf-8")
     write_config(model, text + POLICY)
     await bench.registry.load("double")
-    assert (bench.served(), bench.registry.canaries()) == ([2], ())
+    assert (bench.served(), bench.registry.canaries.all()) == ([2], ())
 
 
 def test_few_trials_of_a_model_are_remembered(tmp_path: Path) -> None:

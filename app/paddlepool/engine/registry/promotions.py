@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from paddlepool.contracts.status import Trial, TrialEvidence
+from paddlepool.engine.concurrency import in_thread
+from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.model import ServedModel
+from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.state_file import StateFile, state_path
 
 MAX_TRIALS = 8
@@ -104,3 +110,52 @@ class Promotions:
     def _write(self) -> None:
         serving, trials = tuple(self._serving.values()), tuple(self._trials)
         self._file.write(_File(format=1, serving=serving, trials=trials))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Canary:
+    """A published version that is newer than the one that serves. A load makes a new object."""
+
+    name: str
+    version: int
+
+
+class Canaries:
+    """The newest versions that have yet to prove themselves, by model."""
+
+    def __init__(
+        self, repository: ModelRepository, promotions: Promotions, context: EngineContext
+    ) -> None:
+        self._repository, self._promotions = repository, promotions
+        self._context = context
+        self._newest: dict[str, Canary] = {}
+
+    def all(self) -> tuple[Canary, ...]:
+        """Return them; may be called in any thread."""
+        return tuple(self._newest.values())
+
+    def read(self, canary: Canary) -> ServedModel:
+        """Read and verify a version without starting it. Blocks; may be called in any thread.
+
+        Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
+        the server read a file.
+        """
+        files = self._repository.read(canary.name, canary.version, low_priority=True)
+        return ServedModel(files, context=self._context)
+
+    def forget(self, name: str) -> None:
+        self._newest = {key: canary for key, canary in self._newest.items() if key != name}
+
+    async def find(self, name: str, model: ServedModel | ComposedModel) -> None:
+        """Record that `model` serves if its policy is "canary", and look for a newer version."""
+        self.forget(name)
+        serving = self._promotions.serving(name)
+        if model.config.version_policy.kind == "canary":
+            if serving is None:
+                serving = Serving(model=name, version=model.version)
+                await in_thread("promotions", partial(self._promotions.serve, name, serving))
+            newest, *_ = await in_thread("repository", partial(self._repository.versions, name))
+            if newest > model.version:
+                self._newest = {**self._newest, name: Canary(name, newest)}
+        elif serving is not None:
+            await in_thread("promotions", partial(self._promotions.serve, name, None))

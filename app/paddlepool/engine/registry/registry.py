@@ -21,7 +21,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -36,12 +36,13 @@ from paddlepool.contracts.resources import available_cores, give_memory_back
 from paddlepool.contracts.status import Choice, ModelStatus
 from paddlepool.engine.concurrency import in_thread, in_thread_or_inline
 from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.registry.beside import Beside
 from paddlepool.engine.registry.composed import ComposedModel, single
 from paddlepool.engine.registry.composer import AnyModel, Composer
 from paddlepool.engine.registry.load_history import NOT_LOADED, UNSEALED, LoadHistory
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.opener import Opener, StoredChoice
-from paddlepool.engine.registry.promotions import Promotions, Serving
+from paddlepool.engine.registry.promotions import Canaries, Canary, Promotions
 from paddlepool.engine.registry.thread_budget import ThreadBudget, check_threads, thread_budget
 from paddlepool.models.repository.layout import (
     ModelRepository,
@@ -50,14 +51,6 @@ from paddlepool.models.repository.layout import (
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Canary:
-    """A published version that is newer than the one that serves. A load makes a new object."""
-
-    name: str
-    version: int
 
 
 class ModelRegistry:
@@ -86,7 +79,8 @@ class ModelRegistry:
         self._context = context
         self._opener = Opener(context, build_pipeline, stored_choice)
         self._promotions = promotions or Promotions()
-        self._canaries: dict[str, Canary] = {}
+        self.canaries = Canaries(repository, self._promotions, context)
+        self.beside = Beside(self._close_drained)
         self._drain_timeout = drain_timeout
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._running: set[asyncio.Task[Any]] = set()
@@ -151,7 +145,9 @@ class ModelRegistry:
                     try:
                         # While a composed model is built, none of its parts is replaced.
                         async with self._composing if composed else contextlib.nullcontext():
-                            await self._replace(await self._build(name, candidate, composed))
+                            taken = self.beside.take(name, candidate)
+                            built = taken or await self._build(name, candidate, composed)
+                            await self._replace(built)
                     except ModelNotReady:
                         raise  # the registry was closed meanwhile
                     except (PaddlepoolError, OSError) as error:
@@ -161,7 +157,12 @@ class ModelRegistry:
                 keep.add(candidate)
             self._history.consider(name, tried)
             await self._keep(name, keep or held)
-            await self._find_canary(name, keep)
+            if keep:
+                current = next(iter(self._models[name].values()))
+                await self.canaries.find(name, current)
+                beside = self.beside.get(name)
+                if beside is not None and (changed is None or beside.version > current.version):
+                    await self.beside.close(name)  # its configuration or files may have changed
             if keep:
                 # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
@@ -191,37 +192,24 @@ class ModelRegistry:
             candidates, count = config.version_policy.choose(published, current)
             return candidates, count, bool(config.parts)
 
-    async def _find_canary(self, name: str, keep: Collection[int]) -> None:
-        """Record which version serves under the policy "canary", and which newer one is to prove
-        itself."""
-        model = next(iter(self._models.get(name, {}).values()), None)
-        if not keep or model is None:
-            return
-        canaries = {key: canary for key, canary in self._canaries.items() if key != name}
-        serving = self._promotions.serving(name)
-        if model.config.version_policy.kind == "canary":
-            if serving is None:
-                serving = Serving(model=name, version=model.version)
-                await in_thread("promotions", partial(self._promotions.serve, name, serving))
-            newest, *_ = await in_thread("repository", partial(self._repository.versions, name))
-            if newest > model.version:
-                canaries[name] = Canary(name, newest)
-        elif serving is not None:
-            await in_thread("promotions", partial(self._promotions.serve, name, None))
-        self._canaries = canaries
+    async def open_beside(self, canary: Canary, fraction: float) -> None:
+        """Let a version answer a fraction of the requests, beside the one that serves.
 
-    def canaries(self) -> tuple[Canary, ...]:
-        """Return the versions that have yet to prove themselves; may be called in any thread."""
-        return tuple(self._canaries.values())
-
-    def read_unserved(self, canary: Canary) -> ServedModel:
-        """Read and verify a version without starting it. Blocks; may be called in any thread.
-
-        Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
-        the server read a file.
+        Does nothing if another load has begun meanwhile. Raises what load() raises.
         """
-        files = self._repository.read(canary.name, canary.version, low_priority=True)
-        return ServedModel(files, context=self._context)
+        await self._shielded(self._open_beside(canary, fraction))
+
+    async def _open_beside(self, canary: Canary, fraction: float) -> None:
+        async with self._changing(canary.name):
+            model = await self._build(canary.name, canary.version, False)
+            if (
+                canary in self.canaries.all()
+                and isinstance(model, ServedModel)
+                and not self._closed
+            ):
+                await self.beside.put(model, fraction=fraction)
+            else:
+                await model.close()
 
     async def _replace(self, model: AnyModel) -> None:
         """Serve the model in place of the served version with its number, if any.
@@ -329,6 +317,15 @@ class ModelRegistry:
                 await in_thread_or_inline("memory", give_memory_back)
 
     async def _retire(self, model: AnyModel) -> None:
+        policy = model.config.version_policy
+        newest = next(iter(self._models.get(model.name, ())), 0)
+        seconds = policy.rollback_seconds if policy.kind == "canary" else 0
+        if seconds and newest > model.version and isinstance(model, ServedModel):
+            await self.beside.put(model, seconds=seconds)  # a promotion has replaced it
+            return
+        await self._close_drained(model)
+
+    async def _close_drained(self, model: AnyModel) -> None:
         if not await model.drain(self._drain_timeout):
             log.warning(
                 "%s: version %d is closed while requests still use it", model.name, model.version
@@ -396,7 +393,8 @@ class ModelRegistry:
             self._wanted.discard(name)
             self._composer.failed.pop(name, None)
             await self._keep(name, ())
-            self._canaries = {key: row for key, row in self._canaries.items() if key != name}
+            self.canaries.forget(name)
+            await self.beside.close(name)
             self._history.forget(name)
             log.info("%s: unloaded", name)
 
@@ -412,15 +410,18 @@ class ModelRegistry:
         finally:
             model.release()
 
-    def acquire(self, name: str, version: int | None = None) -> AnyModel:
+    def acquire(self, name: str, version: int | None = None, *, spread: bool = False) -> AnyModel:
         """Return a leased version, as lease() does; the caller must call its release().
 
-        A version is leased even if it is not ready; submitting a job to it then raises an error.
-        Raises ModelNotFound and ModelNotReady.
+        With `spread`, a new version on trial answers its fraction of the requests. A version is
+        leased even if it is not ready; submitting a job to it then raises an error. Raises
+        ModelNotFound and ModelNotReady.
         """
         versions = self._models.get(name, {})
         if version is not None:
             model = versions.get(version)
+        elif spread and (beside := self.beside.answers(name)) is not None:
+            model = beside
         elif len(versions) < 2:
             model = next(iter(versions.values()), None)
         else:
@@ -493,4 +494,4 @@ class ModelRegistry:
     async def close(self) -> None:
         """End every predictor without draining; queued jobs fail, and later loads are refused."""
         served, self._models, self._closed = self.all_served(), {}, True
-        await asyncio.gather(*(model.close() for model in served))
+        await asyncio.gather(*(model.close() for model in served), self.beside.close_all())

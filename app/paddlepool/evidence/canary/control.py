@@ -100,6 +100,7 @@ class CanaryControl:
             if trial.state not in UNFINISHED or (by == "measured" and trial.state != "testing"):
                 raise CanaryConflict(f"version {trial.version} of {model} is {trial.state}")
             await self._decide(trial, state, reason, by)
+            await self.registry.beside.close(model)
 
     async def rollback(self, model: str) -> None:
         """Serve the version that the present one has replaced, and reject the present one.
@@ -155,7 +156,7 @@ class CanaryControl:
     def _trial(self, model: str) -> Trial:
         """Return the latest trial. Raises ModelNotFound and CanaryConflict."""
         self._check_known(model)
-        newest = next((row for row in self.registry.canaries() if row.name == model), None)
+        newest = next((row for row in self.registry.canaries.all() if row.name == model), None)
         trials = self.promotions.trials(model)
         if newest is None or not trials or trials[0].version != newest.version:
             raise CanaryConflict(f"no version of {model} is on trial")

@@ -26,7 +26,8 @@ from paddlepool.contracts.sentences import sentence
 from paddlepool.contracts.status import Trial
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.registry.model import ServedModel
-from paddlepool.engine.registry.registry import Canary, ModelRegistry
+from paddlepool.engine.registry.promotions import Canary
+from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.canary.control import CanaryControl
 from paddlepool.evidence.canary.evidence import (
     agreement_with,
@@ -94,7 +95,7 @@ class Judge:
         """Store a sample of an answered request; return whether that was done."""
         if served.name in self._waiting or not any(
             canary.name == served.name and canary.version > served.version
-            for canary in self.registry.canaries()
+            for canary in self.registry.canaries.all()
         ):
             return False
         self._waiting[served.name] = (served, inputs)
@@ -108,7 +109,7 @@ class Judge:
 
         Returns False if there is nothing to do.
         """
-        canaries = self.registry.canaries()
+        canaries = self.registry.canaries.all()
         for gone in [canary for canary in self._comparisons if canary not in canaries]:
             self._store(self._comparisons[gone])
             self._comparisons.pop(gone).close()
@@ -136,6 +137,10 @@ class Judge:
                 comparison, False, f"undecided after {hours:.2g} h: {summary(trial.evidence)}"
             )
             return True
+        beside = self.registry.beside.get(canary.name)
+        if beside is not None and beside.version == canary.version and not beside.ready():
+            self._decide(comparison, False, "its processes ended while it answered requests")
+            return True
         if canary.name not in self._waiting:
             return False
         try:
@@ -158,7 +163,7 @@ class Judge:
         """Read and test a new version, and begin its trial or continue with it."""
         canary, promotions = comparison.canary, self.control.promotions
         try:
-            served = self.registry.read_unserved(canary)
+            served = self.registry.canaries.read(canary)
             comparison.slices = self.slices_of(served.info)
         except (ManifestError, ModelNotFound, OSError) as error:  # incomplete, or gone
             self._retry(comparison, f"cannot be read: {_text(error)}")
@@ -187,6 +192,19 @@ class Judge:
             self._decide(comparison, False, reason)
             return
         self._open_own(comparison, current)
+        fraction = current.config.version_policy.fraction
+        if fraction and comparison.own is not None and self._unfinished(comparison) is not None:
+            self._answer(comparison, fraction)
+
+    def _answer(self, comparison: _Comparison, fraction: float) -> None:
+        """Let the new version answer its fraction of the requests."""
+        opening = self.registry.open_beside(comparison.canary, fraction)
+        try:
+            asyncio.run_coroutine_threadsafe(opening, self.loop).result()
+        except PaddlepoolError as error:
+            self._decide(comparison, False, f"cannot answer requests: {_text(error)}")
+        except OSError as error:
+            self._retry(comparison, f"cannot answer requests: {_text(error)}")
 
     def _open_own(self, comparison: _Comparison, current: ServedModel) -> None:
         """Open the new version with the group that answers now, or else with its own default."""

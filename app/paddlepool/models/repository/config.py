@@ -139,10 +139,13 @@ class Ragged(_Table):
 class CanaryPolicy(_Table):
     """When a new version replaces the current one; docs/canary.md explains each key.
 
+    `fraction` is the share of requests that the new version answers before the verdict.
     `agreement` and `slice_agreement` are lower limits from 0 to 1, `slower` is the largest ratio of
     run times, and `within` is in hours.
     """
 
+    fraction: float = Field(default=0.0, ge=0, le=0.5)
+    rollback_seconds: float = Field(default=300.0, ge=0, le=86_400)
     requests: int = Field(default=500, ge=20, le=100_000)
     agreement: float = Field(default=0.95, gt=0, lt=1)
     slice_agreement: float = Field(default=0.5, ge=0, lt=1)

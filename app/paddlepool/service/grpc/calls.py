@@ -26,7 +26,7 @@ import grpc
 from starlette.datastructures import Headers
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.caller import CALLER, REQUEST_ID
 from paddlepool.contracts.errors import InvalidTensor, Overloaded, PaddlepoolError
 from paddlepool.service.api.errors import INTERNAL, Fault, fault_of, http_fault, log_failure
 from paddlepool.service.api.middleware.exchange import CLIENT_GONE, LOGGED, record, request_id_of
@@ -226,6 +226,7 @@ class Calls:
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
         call.metadata["x-request-id"] = request_id
+        REQUEST_ID.set(request_id)
         if replica := self._services.settings.replica:
             call.metadata[REPLICA.lower()] = replica
         span = None if self._tracing is None else _begin_span(self._tracing, method, headers, call)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from paddlepool.contracts.caller import CALLER
+from paddlepool.contracts.caller import CALLER, REQUEST_ID
 from paddlepool.observability.metrics import METHODS
 from paddlepool.service.api.errors import Fault, fault_from, http_fault, log_failure, reply
 from paddlepool.service.api.middleware.compression import unpacked
@@ -154,6 +154,7 @@ class Admission:
                 self._routes.check_method(state["route"], path, "TRACE")  # 405 even without a key
             address = client[0] if client else ""
             CALLER.set(self._gates.keys.caller(path, exchange.headers, address))
+            REQUEST_ID.set(str(state["request_id"]))
             exchange.bucket = bucket = self._gates.bucket(path)
             with nullcontext() if bucket is None else bucket.count_running():
                 if state["route"] is not None:
