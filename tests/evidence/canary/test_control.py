@@ -127,3 +127,35 @@ def test_few_trials_of_a_model_are_remembered(tmp_path: Path) -> None:
 def test_the_file_is_beside_that_of_the_choices(tmp_path: Path) -> None:
     assert promotions_path(tmp_path / "mine.json") == tmp_path / "mine.canaries.json"
     assert promotions_path(Path("off")) is None
+
+
+async def test_servers_that_share_a_file_share_the_verdict(on_trial: Bench) -> None:
+    """The other one stops its own trial, and loads the version itself."""
+    other = Bench(on_trial.root)
+    await other.start()
+    await other.step()
+    await other.requests(5)
+    on_trial.clock.advance(1)
+    assert (await on_trial.requests(40)).state == "promoted"
+    assert other.served() == [1]
+    await other.step()
+    assert (other.served(), other.status().state) == ([2], "promoted")
+    on_trial.clock.advance(1)
+    await on_trial.control.rollback("double")
+    await other.step()
+    assert (other.served(), other.status().reason) == ([1], "rolled back by a person")
+    await other.step()
+    assert other.beside.open() == 0
+    await other.stop()
+
+
+async def test_servers_that_share_a_file_do_not_drop_each_others_trials(tmp_path: Path) -> None:
+    one, other = Promotions(tmp_path / "trials.json"), Promotions(tmp_path / "trials.json")
+    one.put(Trial(model="a", version=2, sha256="0", current=1, since=0.0))
+    other.put(Trial(model="b", version=2, sha256="0", current=1, since=0.0))
+    one.put(Trial(model="c", version=2, sha256="0", current=1, since=0.0))
+    kept = Promotions(tmp_path / "trials.json")
+    assert [len(kept.trials(model)) for model in "abc"] == [1, 1, 1]
+    assert one.refresh() == frozenset()
+    other.serve("b", None)
+    assert Promotions(tmp_path / "trials.json").serving("b") is None

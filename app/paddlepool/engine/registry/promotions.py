@@ -29,13 +29,14 @@ def promotions_path(state_file: Path | None) -> Path | None:
 
 
 class Serving(BaseModel):
-    """The version that serves, and the one before it."""
+    """The version that serves since `at` (seconds since 1970), and the one before it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     version: int
     previous: int | None = None
+    at: float = 0.0
 
 
 class _File(BaseModel):
@@ -50,14 +51,37 @@ class Promotions:
     """The versions that serve, by model, and the trials, oldest first. Thread-safe.
 
     Changes are written to the file at `path`; with None, or if that fails, they stay in memory.
+    Servers may share a file: the latest decision about a model or a trial counts for all of them.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._file = StateFile(path, _File)
         self._lock = threading.RLock()
+        self._serving: dict[str, Serving] = {}
+        self._trials: list[Trial] = []
+        self.refresh()
+
+    def refresh(self) -> frozenset[str]:
+        """Read what other servers have decided; return the models that this changes."""
+        with self._lock:
+            return self._merge() if self._file.changed() else frozenset()
+
+    def _merge(self) -> frozenset[str]:
         document = self._file.read()
-        self._serving = {} if document is None else {row.model: row for row in document.serving}
-        self._trials = [] if document is None else list(document.trials)
+        if document is None:
+            return frozenset()
+        changed = set()
+        for serving in document.serving:
+            own = self._serving.get(serving.model)
+            if own is None or serving.at > own.at:
+                self._serving = {**self._serving, serving.model: serving}
+                changed.add(serving.model)
+        for trial in document.trials:
+            known = self.trial(trial.model, trial.version, trial.sha256)
+            if known is None or (trial.at or 0) > (known.at or 0):
+                self._replace(trial)
+                changed.add(trial.model)
+        return frozenset(changed)
 
     def serving(self, model: str) -> Serving | None:
         """Return the version that serves until another one is promoted; None if unknown."""
@@ -66,6 +90,7 @@ class Promotions:
     def serve(self, model: str, serving: Serving | None) -> None:
         """Record which version serves; None forgets it."""
         with self._lock:
+            self.refresh()
             others = {name: row for name, row in self._serving.items() if name != model}
             self._serving = others if serving is None else {**others, model: serving}
             self._write()
@@ -82,6 +107,7 @@ class Promotions:
     def put(self, trial: Trial) -> None:
         """Store a trial in place of the one of the same files."""
         with self._lock:
+            self.refresh()
             self._replace(trial)
             self._write()
 
@@ -91,7 +117,7 @@ class Promotions:
             stored = self.trial(trial.model, trial.version, trial.sha256)
             if stored is not None and stored.state == "testing":
                 self._replace(replace(stored, evidence=evidence))
-                if write:
+                if write and not self.refresh():
                     self._write()
 
     def _replace(self, trial: Trial) -> None:
@@ -110,6 +136,7 @@ class Promotions:
     def _write(self) -> None:
         serving, trials = tuple(self._serving.values()), tuple(self._trials)
         self._file.write(_File(format=1, serving=serving, trials=trials))
+        self._file.changed()  # what it has just written is known
 
 
 @dataclass(frozen=True, slots=True, eq=False)

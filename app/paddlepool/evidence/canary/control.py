@@ -118,6 +118,18 @@ class CanaryControl:
             if trial is not None:
                 await self._decide(trial, "rejected", "rolled back by a person", "person")
 
+    async def follow(self, model: str) -> None:
+        """Do what another server has decided, which shares the file of `promotions`."""
+        async with self._changing[model]:
+            serving, trials = self.promotions.serving(model), self.promotions.trials(model)
+            if trials and trials[0].state == "rejected":
+                await self.registry.beside.close(model)
+            served = [row.version for row in self.registry.served() if row.name == model]
+            if serving is not None and served and serving.version not in served:
+                log.info("%s: version %d serves at another server", model, serving.version)
+                with contextlib.suppress(PaddlepoolError, OSError):  # logged, and index() has it
+                    await self.registry.load(model, changed=())
+
     async def _serve(self, model: str, version: int, trial: Trial | None = None) -> None:
         """Record and load a version. If that fails, the one before continues to serve.
 
@@ -125,16 +137,18 @@ class CanaryControl:
         """
         before = self.promotions.serving(model)
         previous = before.version if before and trial is not None else None
-        await self._store(model, Serving(model=model, version=version, previous=previous))
+        now = self.wall_clock()
+        serving = Serving(model=model, version=version, previous=previous, at=now)
+        await self._store(serving)
         try:
             await self.registry.load(model, changed=())
             if not any((m.name, m.version) == (model, version) for m in self.registry.served()):
                 raise ModelLoadFailed(f"version {version} of {model} is not in the repository")
         except ModelNotReady:
-            await self._store(model, before)
+            await self._restore(before)
             raise
         except (PaddlepoolError, OSError) as error:
-            await self._store(model, before)
+            await self._restore(before)
             with contextlib.suppress(PaddlepoolError, OSError):  # logged, and index() has it
                 await self.registry.load(model, changed=())
             message = error.message if isinstance(error, PaddlepoolError) else "see the log"
@@ -143,8 +157,13 @@ class CanaryControl:
                 await self._decide(trial, "rejected", reason, "measured")
             raise ModelLoadFailed(message) from error
 
-    async def _store(self, model: str, serving: Serving | None) -> None:
-        await in_thread_or_inline("promotions", partial(self.promotions.serve, model, serving))
+    async def _restore(self, serving: Serving | None) -> None:
+        if serving is not None:
+            await self._store(serving.model_copy(update={"at": self.wall_clock()}))
+
+    async def _store(self, serving: Serving) -> None:
+        store = partial(self.promotions.serve, serving.model, serving)
+        await in_thread_or_inline("promotions", store)
 
     async def _decide(self, trial: Trial, state: TrialState, reason: str, by: By) -> None:
         stored = self.promotions.trial(trial.model, trial.version, trial.sha256) or trial

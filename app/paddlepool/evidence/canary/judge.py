@@ -109,6 +109,9 @@ class Judge:
 
         Returns False if there is nothing to do.
         """
+        for model in self.control.promotions.refresh():
+            following = self.control.follow(model)
+            asyncio.run_coroutine_threadsafe(following, self.loop).result()
         canaries = self.registry.canaries.all()
         for gone in [canary for canary in self._comparisons if canary not in canaries]:
             self._store(self._comparisons[gone])

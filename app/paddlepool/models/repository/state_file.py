@@ -35,6 +35,7 @@ class StateFile(Generic[Document]):
     def __init__(self, path: Path | None, kind: type[Document]) -> None:
         self._path = path
         self._kind = kind
+        self._seen: tuple[int, int] | None = None
         self._warned = False
 
     def read(self) -> Document | None:
@@ -51,6 +52,15 @@ class StateFile(Generic[Document]):
         except ValidationError as error:
             self._warn(f"is ignored: {error.errors(include_url=False)[0]['msg']}")
         return None
+
+    def changed(self) -> bool:
+        """Whether the file is another one than at the last call, as another server wrote it."""
+        try:
+            status = self._path.stat() if self._path is not None else None
+        except OSError:
+            return False
+        seen, self._seen = self._seen, status and (status.st_ino, status.st_mtime_ns)
+        return self._seen != seen
 
     def write(self, document: Document) -> None:
         if self._path is None:

@@ -54,6 +54,25 @@ async def test_a_person_decides_over_http(client: httpx.AsyncClient, bench: Benc
         assert bench.served() == [expected[0]]
 
 
+async def test_the_id_of_a_request_decides_who_answers(
+    client: httpx.AsyncClient, bench: Bench
+) -> None:
+    [canary] = bench.registry.canaries.all()
+    await bench.registry.open_beside(canary, 0.5)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}
+    answers = set()
+    for number in range(24):
+        reply = await client.post(
+            "/v2/models/double/infer",
+            json={"inputs": [tensor]},
+            headers={"X-Request-ID": f"request-{number % 12}"},
+        )
+        assert reply.status_code == 200
+        answers.add((number % 12, reply.json()["model_version"]))
+    assert len(answers) == 12
+    assert {version for _, version in answers} == {"1", "2"}
+
+
 async def test_what_the_state_does_not_allow_is_409(client: httpx.AsyncClient) -> None:
     reply = await client.post(f"{MODEL}/rollback")
     assert (reply.status_code, reply.json()) == (
