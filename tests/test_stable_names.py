@@ -254,7 +254,7 @@ header_max_bytes header_timeout_seconds health_needs_key host image_max_pixels i
 infer_json_max_bytes infer_max_bytes jpeg_max_scans keep_alive_seconds log_format log_level
 max_connections metrics_needs_key model_repository model_source on_demand_groups
 on_demand_memory_bytes picture_formats picture_memory_bytes png_max_pixels port precision
-predictor_memory_bytes prove_groups quota_concurrent_requests quota_pixels_per_minute
+predictor_memory_bytes prove_groups quality_data quota_concurrent_requests quota_pixels_per_minute
 quota_requests_per_minute quota_texts_per_minute receive_timeout_seconds replica
 repository_poll_seconds segment_max_bytes send_stall_seconds sentiment_max_bytes shadow_fraction
 shadow_groups shadow_max_predictors start_group_keys state_file tasks text_max_characters
@@ -263,7 +263,7 @@ text_max_inputs text_threads timeout_default_ms timeout_max_ms tracing trusted_p
 CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"
     " parameters pipeline ragged version_policy warmup",
-    config.VersionPolicy: "agreement count errors fraction kind requests rollback_seconds"
+    config.VersionPolicy: "agreement count errors fraction kind quality requests rollback_seconds"
     " slice_agreement slower then versions within",
     config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     config.InstanceGroup: "backend base budget candidate count name options program start threads"

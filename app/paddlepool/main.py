@@ -29,6 +29,7 @@ from paddlepool.engine.registry.promotions import Promotions, promotions_path
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.engine.registry.watcher import RepositoryWatcher
 from paddlepool.evidence.canary.control import CanaryControl
+from paddlepool.evidence.canary.gate import command_of
 from paddlepool.evidence.canary.judge import Judge
 from paddlepool.evidence.live.background import Background, Prover, Shadow, warn_of_unknown_groups
 from paddlepool.evidence.live.chooser import Chooser, Choosing
@@ -327,6 +328,9 @@ def _open_background(
         predictors,
         canaries,
         slices_of=partial(slices_of, tasks=tasks),
+        quality_command=partial(
+            command_of, repository=settings.model_repository, data=settings.quality_data
+        ),
         max_resident_bytes=settings.predictor_memory_bytes,
     )
     return Background(idle_gate, shadow, prover, chooser, judge)

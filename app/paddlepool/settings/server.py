@@ -248,6 +248,8 @@ class Settings(PluginSettings):
     group's."""
     state_file: Path | None = None
     """File that keeps chosen default groups for the next start, or `off`."""
+    quality_data: Path | None = None
+    """Folder of the labelled data for the conditions `quality` of new versions."""
 
     api_keys: Keys = ()
     """API keys; a request must carry one of them. Empty: no key is needed."""

@@ -7,6 +7,7 @@ client sees an answer of the new version.
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +36,7 @@ from paddlepool.evidence.canary.evidence import (
     with_error,
     with_runs,
 )
+from paddlepool.evidence.canary.gate import QualityGate
 from paddlepool.evidence.canary.verdict import judge, summary
 from paddlepool.evidence.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 from paddlepool.evidence.verdict.proof import Timed
@@ -57,6 +59,7 @@ class _Comparison:
     agreement: Agreement = lambda _own, _base: 0.0
     slices: Slices | None = None
     trial: Trial | None = None
+    gate: QualityGate | None = None
     own: ShadowPredictor | None = None
     base: ShadowPredictor | None = None
     current: ServedModel | None = None
@@ -65,6 +68,9 @@ class _Comparison:
     written_at: float = 0.0
 
     def close(self) -> None:
+        if self.gate is not None:
+            self.gate.close()
+        self.gate = None
         for predictor in (self.own, self.base):
             if predictor is not None:
                 predictor.close()
@@ -83,6 +89,8 @@ class Judge:
     shadow_predictors: ShadowPredictors
     control: CanaryControl
     slices_of: SlicesOf = lambda _info: None
+    quality_command: Callable[[str], Sequence[str]] = lambda _model: ()
+    """Returns the command that measures the newest version of a model on labelled data."""
     max_resident_bytes: int = 2 << 30
     clock: Clock = time.monotonic
     wall_clock: Clock = time.time
@@ -144,6 +152,9 @@ class Judge:
         if beside is not None and beside.version == canary.version and not beside.ready():
             self._decide(comparison, False, "its processes ended while it answered requests")
             return True
+        if not self._measured(comparison, current):
+            self._waiting.pop(canary.name, None)
+            return False
         if canary.name not in self._waiting:
             return False
         try:
@@ -195,12 +206,39 @@ class Judge:
             self._decide(comparison, False, reason)
             return
         self._open_own(comparison, current)
-        fraction = current.config.version_policy.fraction
-        if fraction and comparison.own is not None and self._unfinished(comparison) is not None:
-            self._answer(comparison, fraction)
+        if comparison.own is not None and current.config.version_policy.quality:
+            self._measure(comparison)
+        else:
+            self._answer(comparison, current)
 
-    def _answer(self, comparison: _Comparison, fraction: float) -> None:
+    def _measure(self, comparison: _Comparison) -> None:
+        """Start to measure the quality of the new version."""
+        command = self.quality_command(comparison.canary.name)
+        suspension = self.shadow_predictors.idle_gate.suspension
+        try:
+            comparison.gate = QualityGate(command, suspension)
+        except OSError as error:
+            self._retry(comparison, f"cannot be measured: {_text(error)}")
+
+    def _measured(self, comparison: _Comparison, current: ServedModel) -> bool:
+        """Whether the measurement of quality has ended, or none is running."""
+        if comparison.gate is None:
+            return True
+        fault = comparison.gate.fault(current.config.version_policy.quality)
+        if fault is None:
+            return False
+        comparison.gate = None
+        if fault:
+            self._decide(comparison, False, fault)
+        else:
+            self._answer(comparison, current)
+        return True
+
+    def _answer(self, comparison: _Comparison, current: ServedModel) -> None:
         """Let the new version answer its fraction of the requests."""
+        fraction = current.config.version_policy.fraction
+        if not fraction or comparison.own is None or self._unfinished(comparison) is None:
+            return
         opening = self.registry.open_beside(comparison.canary, fraction)
         try:
             asyncio.run_coroutine_threadsafe(opening, self.loop).result()

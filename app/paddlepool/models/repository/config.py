@@ -29,6 +29,8 @@ GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_]{0,31}$")]
 OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}$")]
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 PartModel = Annotated[str, Field(pattern=f"^{MODEL_NAME.pattern}$")]
+QUALITY = re.compile(r"([a-z0-9_]+) (>=|<=) ([0-9]{1,15}(?:\.[0-9]{1,15})?)")
+"""A condition on a figure of `models verify --quality`: `macro_f1 >= 0.72`."""
 COMPOSED_KEYS = ("pipeline", "default", "version_policy", "parts", "parameters")
 """The keys of a composed model; the others describe a program, which it does not have."""
 CORES = "cores"
@@ -153,6 +155,7 @@ class CanaryPolicy(_Table):
     errors: int = Field(default=0, ge=0, le=100_000)
     within: float = Field(default=24.0, gt=0, le=8760)
     then: Literal["promote", "wait"] = "promote"
+    quality: tuple[Annotated[str, Field(pattern=f"^{QUALITY.pattern}$")], ...] = ()
 
     @model_validator(mode="after")
     def _agreement_can_be_proven(self) -> CanaryPolicy:
