@@ -133,7 +133,7 @@ ClassifyReply height labels model version width
 ComparedGroup backend base buckets candidate count default effective inflight live name options
     program proof queue_depth queue_limit rate ready reason refused replays resident_bytes runs
     start started threads times
-ComparedModel choice first groups name parts precision reason shadowing state task version
+ComparedModel canary choice first groups name parts precision reason shadowing state task version
 Comparison began bounds history interval interval_seconds models now processor prove_groups
     window_seconds
 ForegroundBox height left top width

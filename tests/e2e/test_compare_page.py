@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from paddlepool.contracts.resources import has_gpu, processor
+from paddlepool.contracts.status import CanaryStatus, SliceStatus
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.conftest import FOREIGN_KEY, KEY
 from tests.e2e.process import ROOT, Server, running
@@ -223,6 +225,43 @@ def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server
     badge = page.locator("#verdict-text .badge")
     expect(badge).to_have_text("no other group is a candidate")
     assert "there is no candidate" not in page.inner_text("#verdict-text")
+
+
+def test_a_new_version_is_shown_with_the_verdict(page: Page, served: Server) -> None:
+    status = CanaryStatus(
+        model="emotion",
+        serving=3,
+        previous=None,
+        version=4,
+        current=3,
+        state="rejected",
+        reason="of 14 answers 'surprise', a share of 0.000 agrees, the limit is 0.5",
+        requests=400,
+        compared=100,
+        agreement=0.78,
+        agreement_low=0.629,
+        agreement_high=0.893,
+        slices=(SliceStatus(name="surprise", rows=14, agreement=0.0),),
+    )
+
+    def judge(data: dict[str, Any]) -> None:
+        for model in data["models"]:
+            assert model["canary"] is None
+            if model["name"] == "emotion":
+                model["canary"] = asdict(status)
+
+    change_data(page, judge)
+    page.goto(f"{served.url}/compare?model=emotion")
+    shown = page.locator("#canary")
+    expect(shown.locator(".badge")).to_have_text("rejected")
+    expect(shown).to_contain_text("version 4 beside version 3")
+    expect(shown).to_contain_text("of 14 answers 'surprise', a share of 0.000 agrees")
+    expect(shown.locator("dd").nth(0)).to_have_text("100 of 400")
+    expect(shown.locator("dd").nth(1)).to_have_text("78% (62.9% – 89.3%)")
+    expect(shown.locator("tbody tr")).to_have_text("surprise140%")
+    page.goto(f"{served.url}/compare?model=u2netp")
+    expect(page.locator("#now")).to_be_visible()
+    expect(shown).to_be_hidden()
 
 
 def trial(

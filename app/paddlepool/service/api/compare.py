@@ -10,7 +10,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from paddlepool.contracts.status import CANNOT_START, ModelStatus
+from paddlepool.contracts.errors import CanaryConflict, ModelNotFound
+from paddlepool.contracts.status import CANNOT_START, CanaryStatus, ModelStatus
 from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.observability.history import (
@@ -95,6 +96,9 @@ class ComparedModel(BaseModel):
     groups: list[ComparedGroup] = []
     parts: dict[str, str] | None = Field(
         None, description="The parts of a composed model, each `name@version`; null: not composed."
+    )
+    canary: CanaryStatus | None = Field(
+        None, description="The latest new version that had to prove itself against this one."
     )
 
 
@@ -235,7 +239,16 @@ def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedM
             outcomes=metrics.shadow_outcomes(served.name),
         ),
         groups=[_group(metrics.history, served, group, intervals) for group in groups],
+        canary=_canary(services, served.name),
     )
+
+
+def _canary(services: Services, name: str) -> CanaryStatus | None:
+    try:
+        status = services.canaries.status(name)
+    except (CanaryConflict, ModelNotFound):
+        return None
+    return None if status.version is None else status
 
 
 def _group(

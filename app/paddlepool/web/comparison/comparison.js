@@ -5,6 +5,7 @@ import { addWords, onLanguage, t } from "/console/i18n.js";
 import { hideRefusal, showRefusal } from "/console/refusal.js";
 import { server } from "/console/server.js";
 import { startPage } from "/console/shell.js";
+import { showCanary } from "./canary.js";
 import { showCards } from "./cards.js";
 import { showCharts, startCharts } from "./charts.js";
 import { exportAs } from "./exports.js";
@@ -125,6 +126,7 @@ function show() {
   const model = shownModel();
   showModels(model);
   showLead(answer, model);
+  showCanary(model);
   for (const id of ["verdict", "input", "plots", "groups", "shadow"]) $(id).hidden = !model?.groups.length;
   $("nothing").hidden = Boolean(model?.groups.length);
   if (!model?.groups.length) {
