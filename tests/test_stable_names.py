@@ -71,6 +71,7 @@ POST /v2/repository/index repositoryIndex 401 413 415 422
 POST /v2/repository/models/{model}/load modelLoad 401 404 409 413 415 422
 POST /v2/repository/models/{model}/unload modelUnload 401 404 413 415 422
 GET /v2/repository/models/{model}/canary modelCanary 401 404 409 413 415 422
+GET /v2/repository/models/{model}/canary/examples modelCanaryExamples 401 404 409 413 415 422
 POST /v2/repository/models/{model}/promote modelPromote 401 404 409 413 415 422
 POST /v2/repository/models/{model}/reject modelReject 401 404 409 413 415 422
 POST /v2/repository/models/{model}/rollback modelRollback 401 404 409 413 415 422
@@ -263,8 +264,8 @@ text_max_inputs text_threads timeout_default_ms timeout_max_ms tracing trusted_p
 CONFIG = {
     config.ModelConfig: "default default_group dynamic_batching equal_axes instance_group outputs"
     " parameters pipeline ragged version_policy warmup",
-    config.VersionPolicy: "agreement count errors fraction kind quality requests rollback_seconds"
-    " slice_agreement slower then versions within",
+    config.VersionPolicy: "agreement count errors fraction keep_examples kind quality requests"
+    " rollback_seconds slice_agreement slower then versions within",
     config.DynamicBatching: "max_batch_size max_queue_delay_ms max_queue_size",
     config.InstanceGroup: "backend base budget candidate count name options program start threads"
     " tolerance",

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from paddlepool.contracts.tensors import Tensors
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
@@ -141,6 +143,18 @@ class Trial:
     by: Literal["measured", "person"] = "measured"
     at: float | None = None
     evidence: TrialEvidence = field(default_factory=TrialEvidence)
+
+
+class TrialExample(NamedTuple):
+    """A request on which a new version differs from the current one.
+
+    `outputs` are those of the new version, `expected` those of the current one.
+    """
+
+    agreement: float
+    inputs: Tensors
+    outputs: Tensors
+    expected: Tensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -17,7 +18,7 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
 )
 from paddlepool.contracts.ports import Clock
-from paddlepool.contracts.status import CanaryStatus, Trial, TrialState
+from paddlepool.contracts.status import CanaryStatus, Trial, TrialExample, TrialState
 from paddlepool.engine.concurrency import in_thread_or_inline
 from paddlepool.engine.registry.promotions import Promotions, Serving
 from paddlepool.engine.registry.registry import ModelRegistry
@@ -40,6 +41,8 @@ class CanaryControl:
     registry: ModelRegistry
     promotions: Promotions
     wall_clock: Clock = time.time
+    examples: dict[str, Sequence[TrialExample]] = field(default_factory=dict, init=False)
+    """The requests of the latest trial on which the versions differ most, by model."""
     _changing: defaultdict[str, asyncio.Lock] = field(
         default_factory=partial(defaultdict, asyncio.Lock), init=False
     )
@@ -60,6 +63,11 @@ class CanaryControl:
         served = [row for row in self.registry.served() if row.name == model]
         requests = served[0].config.version_policy.requests if served else 0
         return status_of(trials[0], requests, serving=version, previous=previous)
+
+    def examples_of(self, model: str) -> Sequence[TrialExample]:
+        """Return the requests on which the versions differ most, worst first, as status() does."""
+        self.status(model)
+        return self.examples.get(model, ())
 
     def statuses(self) -> list[CanaryStatus]:
         """Return the latest trial of each model that has one."""

@@ -1,18 +1,21 @@
 """What one request, or the files of two versions, say about a new version."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from paddlepool.contracts.errors import BackendError
 from paddlepool.contracts.ports import Agreement, Slices
-from paddlepool.contracts.status import TrialEvidence
+from paddlepool.contracts.status import TrialEvidence, TrialExample
 from paddlepool.contracts.tensors import Tensors, largest_difference
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.evidence.verdict.proof import Timed, bitwise_equal
 from paddlepool.models.repository.manifest import DOCUMENT, Manifest
 from paddlepool.models.repository.selftest import SELFTEST, Case, SelfTest
+
+EXAMPLE_BYTES = 64 << 20
+"""Maximum bytes of the examples of one model."""
 
 MAX_PAIRS = 1000
 """Run times that are remembered."""
@@ -49,6 +52,22 @@ def with_error(evidence: TrialEvidence, error: str) -> TrialEvidence:
     """Return the evidence with one more request, which the new version did not answer."""
     compared, errors = evidence.compared + 1, evidence.errors + 1
     return replace(evidence, compared=compared, errors=errors, error=error)
+
+
+def worst(
+    examples: Sequence[TrialExample], example: TrialExample, most: int
+) -> Sequence[TrialExample]:
+    """Return the `most` examples that agree least, within EXAMPLE_BYTES; worst first."""
+    if not most or example.agreement > 1 - 1e-9:  # a difference of two sums
+        return examples
+    kept: list[TrialExample] = []
+    room = EXAMPLE_BYTES
+    for row in sorted([*examples, example], key=lambda row: row.agreement):
+        room -= sum(array.nbytes for tensors in row[1:] for array in tensors.values())
+        if room < 0 or len(kept) == most:
+            break
+        kept.append(row)
+    return kept
 
 
 def agreement_with(test: SelfTest) -> Agreement:

@@ -24,7 +24,7 @@ from paddlepool.contracts.errors import (
 )
 from paddlepool.contracts.ports import Agreement, Clock, Slices, SlicesOf
 from paddlepool.contracts.sentences import sentence
-from paddlepool.contracts.status import Trial
+from paddlepool.contracts.status import Trial, TrialExample
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.promotions import Canary
@@ -35,6 +35,7 @@ from paddlepool.evidence.canary.evidence import (
     unlike,
     with_error,
     with_runs,
+    worst,
 )
 from paddlepool.evidence.canary.gate import QualityGate
 from paddlepool.evidence.canary.verdict import judge, summary
@@ -202,6 +203,8 @@ class Judge:
             return
         promotions.put(trial)
         comparison.trial = trial
+        if not trial.evidence.compared:
+            self.control.examples.pop(canary.name, None)
         if reason := unlike(served, current):
             self._decide(comparison, False, reason)
             return
@@ -313,6 +316,15 @@ class Judge:
                 agreement=comparison.agreement,
                 slices=comparison.slices,
             )
+            example = TrialExample(
+                evidence.agreement - trial.evidence.agreement,
+                inputs,
+                outcome.outputs,
+                expected.outputs,
+            )
+            most = current.config.version_policy.keep_examples
+            known = self.control.examples.get(trial.model, ())
+            self.control.examples[trial.model] = worst(known, example, most)
         comparison.trial = replace(trial, evidence=evidence)
         verdict = judge(evidence, current.config.version_policy)
         if verdict.promote is not None:

@@ -155,6 +155,7 @@ class CanaryPolicy(_Table):
     errors: int = Field(default=0, ge=0, le=100_000)
     within: float = Field(default=24.0, gt=0, le=8760)
     then: Literal["promote", "wait"] = "promote"
+    keep_examples: int = Field(default=0, ge=0, le=50)
     quality: tuple[Annotated[str, Field(pattern=f"^{QUALITY.pattern}$")], ...] = ()
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 from fastapi import Depends, Request
 
 from paddlepool.contracts.errors import Overloaded
-from paddlepool.contracts.status import CanaryStatus
+from paddlepool.contracts.status import CanaryStatus, TrialExample
 from paddlepool.contracts.tensors import TaskTensors
 from paddlepool.engine.dataplane import DataPlane
 from paddlepool.engine.registry.registry import ModelRegistry
@@ -52,10 +52,12 @@ class CanaryControl(Protocol):
     """Shows and changes which version of a model serves.
 
     Each method raises ModelNotFound and CanaryConflict; promote() and rollback() also raise
-    ModelLoadFailed and ModelNotReady. All but status() are called from the event loop.
+    ModelLoadFailed and ModelNotReady. The coroutines are called from the event loop.
     """
 
     def status(self, model: str) -> CanaryStatus: ...
+
+    def examples_of(self, model: str) -> Sequence[TrialExample]: ...
 
     async def promote(self, model: str) -> None: ...
 

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from paddlepool.settings.server import Settings
+from tests.engine.fakes import doubled
 from tests.evidence.canary.conftest import Bench
+from tests.evidence.live.fakes import nudged
 from tests.service.api.fakes import Client, make_app, make_services
 
 MODEL = "/v2/repository/models/double"
@@ -71,6 +74,34 @@ async def test_the_id_of_a_request_decides_who_answers(
         answers.add((number % 12, reply.json()["model_version"]))
     assert len(answers) == 12
     assert {version for _, version in answers} == {"1", "2"}
+
+
+async def test_the_requests_that_differ_most_are_for_a_person(
+    client: httpx.AsyncClient, bench: Bench
+) -> None:
+    """Only if the policy says so; those that agree are not kept."""
+    bench.beside.of(2).behaviour = lambda inputs: (
+        nudged(inputs) if inputs["x"][0, 0] > 3 else doubled(inputs)
+    )
+    await bench.request(4.0)
+    assert (await client.get(f"{MODEL}/canary/examples")).json() == []
+    config = bench.root / "models" / "double" / "config.toml"
+    config.write_text(config.read_text("utf-8") + "keep_examples = 4\n", "utf-8")
+    await bench.registry.load("double")
+    await bench.step()
+    for value in (1.0, 5.0, 6.0, 7.0):
+        await bench.request(value)
+    examples = (await client.get(f"{MODEL}/canary/examples")).json()
+    assert len(examples) == 3
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [5.0]}
+    assert examples[0]["inputs"] == [tensor]
+    assert examples[0]["outputs"][0]["data"] == [10.25]
+    assert examples[0]["current_outputs"][0]["data"] == [10.0]
+    assert examples[0]["agreement"] == 0
+    bench.beside.of(2).behaviour = lambda inputs: {"y": np.full_like(inputs["x"], np.inf)}
+    await bench.request(1.0)
+    examples = (await client.get(f"{MODEL}/canary/examples")).json()
+    assert [row["outputs"][0]["data"] for row in examples].count([None]) == 1
 
 
 async def test_what_the_state_does_not_allow_is_409(client: httpx.AsyncClient) -> None:

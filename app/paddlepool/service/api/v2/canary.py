@@ -4,15 +4,38 @@ They extend the protocol's model control, and need its admin key. docs/canary.md
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import BaseModel
 
 from paddlepool.contracts.status import CanaryStatus
+from paddlepool.contracts.tensors import Tensors
 from paddlepool.service.api.errors import PROTOCOL, documented
 from paddlepool.service.api.services import CanaryControl, ServicesDep
+from paddlepool.service.api.v2.tensors import NAMES
+
+
+class ExampleTensor(BaseModel):
+    """A tensor as in a request to `/infer`; null stands for NaN and infinity."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[float | int | bool | None]
+
+
+class ExampleReply(BaseModel):
+    """A request of a client, with the outputs of the new version and of the current one."""
+
+    agreement: float
+    inputs: list[ExampleTensor]
+    outputs: list[ExampleTensor]
+    current_outputs: list[ExampleTensor]
+
 
 PATH = "/v2/repository/models/{model}"
 
@@ -24,6 +47,9 @@ def router() -> APIRouter:
         "responses": documented(403, 404, 409, form=PROTOCOL),
     }
     routes.add_api_route(f"{PATH}/canary", show, operation_id="modelCanary", **options)
+    routes.add_api_route(
+        f"{PATH}/canary/examples", examples, operation_id="modelCanaryExamples", **options
+    )
     for action, change, description in (
         ("promote", lambda control: control.promote, "Serve the newest version now."),
         ("reject", lambda control: control.reject, "Keep the newest version unloaded."),
@@ -44,6 +70,35 @@ async def show(model: str, services: ServicesDep) -> CanaryStatus:
     """The latest new version of a model, the evidence about it, and the verdict."""
     status = partial(services.canaries.status, model)  # it takes some 20 ms
     return await asyncio.get_running_loop().run_in_executor(services.operations, status)
+
+
+async def examples(model: str, services: ServicesDep) -> list[ExampleReply]:
+    """The requests on which the two versions differ most, worst first, if the policy keeps any."""
+
+    def read() -> list[ExampleReply]:
+        return [
+            ExampleReply(
+                agreement=example.agreement,
+                inputs=_tensors(example.inputs),
+                outputs=_tensors(example.outputs),
+                current_outputs=_tensors(example.expected),
+            )
+            for example in services.canaries.examples_of(model)
+        ]
+
+    return await asyncio.get_running_loop().run_in_executor(services.operations, read)
+
+
+def _tensors(tensors: Tensors) -> list[ExampleTensor]:
+    return [
+        ExampleTensor(
+            name=name,
+            datatype=NAMES[array.dtype.name],
+            shape=list(array.shape),
+            data=[value if math.isfinite(value) else None for value in array.ravel().tolist()],
+        )
+        for name, array in tensors.items()
+    ]
 
 
 def _endpoint(
