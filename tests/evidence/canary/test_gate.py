@@ -1,5 +1,6 @@
 """Conditions on the quality of a new version, measured by a command beside the server."""
 
+import errno
 import json
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ import pytest
 
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.evidence.canary.gate import QualityGate, command_of, fault_of
+from paddlepool.evidence.canary.judge import RETRY_SECONDS
 from tests.engine.fakes import eventually
 from tests.evidence.canary.conftest import POLICY, Bench
 
@@ -116,3 +118,22 @@ async def test_the_end_of_the_server_ends_a_measurement(bench: Bench) -> None:
     assert gate is not None
     bench.judge.close()
     assert gate._process.returncode is not None
+
+
+async def test_a_version_that_could_not_start_at_first_is_measured_all_the_same(
+    bench: Bench,
+) -> None:
+    bench.beside.of(2).refuse = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+    bench.write(1, 2, policy=POLICY + 'quality = ["macro_f1 >= 0.8"]\n')
+    await bench.start()
+    bench.judge.quality_command = lambda model: command(FIGURES)
+    await bench.step()
+    bench.beside.of(2).refuse = None
+    bench.clock.advance(RETRY_SECONDS)
+    await bench.step()
+    [comparison] = bench.judge._comparisons.values()
+    gate = comparison.gate
+    assert gate is not None
+    await eventually(lambda: gate._process.poll() is not None)
+    await bench.step()
+    assert bench.status().reason.startswith("quality: macro_f1 is 0.73")

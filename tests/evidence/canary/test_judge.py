@@ -124,6 +124,7 @@ async def test_a_version_that_cannot_start(bench: Bench, refuse: Exception, stat
     bench.beside.of(2).refuse = None
     assert not await bench.step()
     bench.clock.advance(RETRY_SECONDS)
+    await bench.step()
     status = await bench.requests(40)
     assert status.state == ("promoted" if state == "testing" else "rejected")
 

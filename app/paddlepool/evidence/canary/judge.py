@@ -127,7 +127,8 @@ class Judge:
             self._comparisons.pop(gone).close()
         for name in set(self._waiting) - {canary.name for canary in canaries}:
             del self._waiting[name]
-        return any(self._advance(canary) for canary in canaries)
+        advanced = [self._advance(canary) for canary in canaries]
+        return any(advanced)
 
     def _advance(self, canary: Canary) -> bool:
         current = next((row for row in self.registry.served() if row.name == canary.name), None)
@@ -261,11 +262,10 @@ class Judge:
             except OSError as error:  # the system cannot start a process now
                 self._retry(comparison, f"cannot start: {_text(error)}")
                 return
-            except (BackendError, ConfigError, InvalidParameter) as error:
-                failure = f"cannot start: {error.message}"
             except PaddlepoolError as error:
                 failure = f"cannot start: {error.message}"
-                break
+                if not isinstance(error, BackendError | ConfigError | InvalidParameter):
+                    break  # its process died: another group is not tried
             else:
                 comparison.group = group
                 return
@@ -363,7 +363,9 @@ class Judge:
     def _retry(self, comparison: _Comparison, reason: str) -> None:
         canary = comparison.canary
         log.warning("%s@%d: canary %s", canary.name, canary.version, reason)
+        self._store(comparison)
         comparison.close()
+        comparison.served = comparison.trial = None  # so that nothing is left out the next time
         comparison.not_before = self.clock() + RETRY_SECONDS
 
     def close(self) -> None:
