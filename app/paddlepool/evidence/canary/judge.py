@@ -123,7 +123,6 @@ class Judge:
             asyncio.run_coroutine_threadsafe(following, self.loop).result()
         canaries = self.registry.canaries.all()
         for gone in [canary for canary in self._comparisons if canary not in canaries]:
-            self._store(self._comparisons[gone])
             self._comparisons.pop(gone).close()
         for name in set(self._waiting) - {canary.name for canary in canaries}:
             del self._waiting[name]
