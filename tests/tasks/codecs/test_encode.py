@@ -1,7 +1,9 @@
 """Encoded arrays: files that others open, of a reasonable size, made without a second picture."""
 
 import io
+import struct
 import tracemalloc
+import zlib
 
 import cv2
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from PIL import Image
 
 from paddlepool.contracts.errors import OutputTooLarge
-from paddlepool.tasks.codecs.encode import BAND_BYTES, encode
+from paddlepool.tasks.codecs.encode import BAND_BYTES, LARGE_PIXELS, encode
 from paddlepool.tasks.codecs.picture import Pixels
 
 MODES = {(): "L", (3,): "RGB", (4,): "RGBA"}
@@ -49,6 +51,23 @@ def test_a_png_holds_every_pixel(height: int, width: int, channels: tuple[int, .
         assert np.array_equal(pixels, np.asarray(image))
     read = np.asarray(cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED))
     assert np.array_equal(pixels[..., [2, 1, 0, 3][: channels[0]]] if channels else pixels, read)
+
+
+def test_a_large_png_holds_every_pixel() -> None:
+    """Its halves are deflated side by side; their border is no multiple of a band."""
+    pixels = np.tile(drawn(667, 501, (4,)), (3, 4, 1))
+    assert pixels[..., 0].size > LARGE_PIXELS
+    file = encode(pixels, format="png").tobytes()
+    with Image.open(io.BytesIO(file)) as image:
+        assert np.array_equal(pixels, np.asarray(image))
+    read = np.asarray(cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED))
+    assert np.array_equal(pixels[..., [2, 1, 0, 3]], read)
+    stream, at = b"", 8
+    while at < len(file):
+        length, kind = struct.unpack_from(">I4s", file, at)
+        stream += file[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    zlib.decompress(stream)  # checks the checksum of the whole, which the others ignore
 
 
 def test_a_png_is_made_of_a_view_with_gaps() -> None:

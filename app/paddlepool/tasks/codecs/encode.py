@@ -2,6 +2,7 @@
 
 import io
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -88,36 +89,73 @@ ABOVE = 2
 LEVEL = 1
 """From 0 to 3. Level 0 makes photographs a sixth larger; level 3 takes longer and saves nothing."""
 BAND_BYTES = 1 << 18
+ZLIB_HEADER = b"\x78\x01"
+LARGE_PIXELS = 4_000_000
+"""Smaller pictures are deflated in a few milliseconds, and their requests share the cores."""
 
 
 def _png(pixels: Pixels) -> Pixels:
     """Encode a PNG four times as fast as libpng with zlib (docs/decisions/0027-png-by-isa-l.md).
 
     Each row is predicted from the row above it (filter 2 of https://www.w3.org/TR/png-3/) and
-    deflated by ISA-L, in bands that stay in the processor's cache.
+    deflated by ISA-L, in bands that stay in the processor's cache. A second thread deflates the
+    lower half of a large picture (docs/decisions/0076-large-png-in-two-threads.md).
     """
     height, width = pixels.shape[:2]
     rows = pixels.reshape(height, -1)
     length = rows.shape[1]
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[length // width], 0, 0, 0)
-    chunks = [SIGNATURE, *_chunk(b"IHDR", header)]
-    step = max(1, BAND_BYTES // length)
-    band = np.empty((min(step, height), 1 + length), np.uint8)
-    band[:, 0] = ABOVE
-    deflater = isal_zlib.compressobj(LEVEL)
-    for top in range(0, height, step):
-        bottom = min(height, top + step)
-        filtered = band[: bottom - top]
-        if top:
-            np.subtract(rows[top:bottom], rows[top - 1 : bottom - 1], out=filtered[:, 1:])
-        else:  # the format defines the row above the first as zeros
-            filtered[0, 1:] = rows[0]
-            np.subtract(rows[1:bottom], rows[: bottom - 1], out=filtered[1:, 1:])
-        if data := deflater.compress(filtered):
-            chunks += _chunk(b"IDAT", data)
-    chunks += _chunk(b"IDAT", deflater.flush())
+    chunks = [SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", ZLIB_HEADER)]
+    if height * width < LARGE_PIXELS:
+        data, checksum = _deflated(rows, 0, height)
+        chunks += data
+    else:
+        middle = height // 2
+        with ThreadPoolExecutor(1) as second:
+            lower = second.submit(_deflated, rows, middle, height)
+            data, checksum = _deflated(rows, 0, middle)
+            chunks += data
+        data, adler = lower.result()
+        chunks += data
+        checksum = _adler32_of_both(checksum, adler, (height - middle) * (1 + length))
+    chunks += _chunk(b"IDAT", struct.pack(">I", checksum))
     chunks += _chunk(b"IEND", b"")
     return np.frombuffer(b"".join(chunks), np.uint8)
+
+
+def _deflated(rows: Pixels, top: int, bottom: int) -> tuple[list[bytes], int]:
+    """Deflate the rows from `top` to `bottom`; return their chunks, and their bytes' Adler-32.
+
+    The last rows of the picture end the stream; others end at a byte, so that more can follow.
+    """
+    chunks: list[bytes] = []
+    length = rows.shape[1]
+    step = max(1, BAND_BYTES // length)
+    band = np.empty((min(step, bottom - top), 1 + length), np.uint8)
+    band[:, 0] = ABOVE
+    deflater = isal_zlib.compressobj(LEVEL, isal_zlib.DEFLATED, -isal_zlib.MAX_WBITS)
+    adler = 1
+    for first in range(top, bottom, step):
+        after = min(bottom, first + step)
+        filtered = band[: after - first]
+        if first:
+            np.subtract(rows[first:after], rows[first - 1 : after - 1], out=filtered[:, 1:])
+        else:  # the format defines the row above the first as zeros
+            filtered[0, 1:] = rows[0]
+            np.subtract(rows[1:after], rows[: after - 1], out=filtered[1:, 1:])
+        adler = isal_zlib.adler32(filtered, adler)
+        if data := deflater.compress(filtered):
+            chunks += _chunk(b"IDAT", data)
+    ends = bottom == len(rows)
+    data = deflater.flush(isal_zlib.Z_FINISH if ends else isal_zlib.Z_SYNC_FLUSH)
+    return [*chunks, *_chunk(b"IDAT", data)], adler
+
+
+def _adler32_of_both(first: int, second: int, length: int) -> int:
+    """Return the Adler-32 (RFC 1950) of joined data; the second part has `length` bytes."""
+    low = first % 65536 + second % 65536 - 1
+    high = (first >> 16) + (second >> 16) + length * (first % 65536 - 1)
+    return (high % 65521 << 16) + low % 65521
 
 
 def _chunk(kind: bytes, data: bytes) -> tuple[bytes, bytes, bytes]:

@@ -43,8 +43,9 @@ KILLED_RETRY_SECONDS = 5.0
 
 # By default, glibc returns a picture's memory to the system after each step, and the next step gets
 # zeroed pages. With these settings, glibc keeps blocks of up to 32 MiB.
+# The second thread of a large picture uses the same heap, because another one reserves 64 MiB.
 ENVIRONMENT = malloc_settings(
-    "mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216"
+    "mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216", "arena_max=1"
 )
 
 log = logging.getLogger(__name__)
