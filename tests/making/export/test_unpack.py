@@ -112,7 +112,7 @@ def test_an_address_is_copied(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"one")
     assert contents(f"file://{tmp_path}") == {"a/inference.yml": b"one"}
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DownloadError, match="holds 0 files"):
+    with pytest.raises(DownloadError, match="holds no files, or does not exist"):
         contents(f"file://{tmp_path}/empty")
 
 

@@ -131,7 +131,9 @@ class Source:
             if not any(part.startswith(".") for part in inner.parts):
                 files[inner] = RemoteFile(path, details.get("size") or 0, "")
         total = sum(file.bytes for file in files.values())
-        if not files or total > most_bytes or len(files) > most_files:
+        if not files:
+            raise DownloadError(f"{self.address} holds no files, or does not exist")
+        if total > most_bytes or len(files) > most_files:
             raise DownloadError(
                 f"{self.address} holds {len(files)} files with {total} bytes; the limits are "
                 f"{most_files} files and {most_bytes} bytes"
