@@ -20,7 +20,9 @@ SAMPLES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="default: every model")
+    parser.add_argument(
+        "models", nargs="*", metavar="MODEL", help="default: every model with a program"
+    )
     add_repository_option(parser)
 
 
@@ -31,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """
     repository = open_repository(args.repository)
     failed = 0
-    for name in args.models or repository.names():
+    composed = repository.composed_names()
+    for name in args.models or [name for name in repository.names() if name not in composed]:
         try:
             print(derive_program(repository.root, name), flush=True)
         except PaddlepoolError as error:
@@ -46,8 +49,9 @@ def derive_program(root: Path, name: str) -> str:
     A program that an earlier release made with OLD_TOOL is replaced.
     """
     repository = open_repository(root)
-    for version in repository.versions(name)[:1]:
-        derive.remove_unlisted(root / name / str(version), derive.FILE)
+    if name not in repository.composed_names():  # which read_version() rejects
+        for version in repository.versions(name)[:1]:
+            derive.remove_unlisted(root / name / str(version), derive.FILE)
     files = read_version(repository, name)
     where = f"{name}/{files.version}"
     tools = [program.derivation.tool for program in files.manifest.programs if program.name == INT8]

@@ -21,6 +21,7 @@ from paddlepool.models.repository.manifest import Derivation, DerivedProgram
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import agreement_of, load_tasks
 from tests.engine.fakes import FakeFactory, row
+from tests.engine.registry.test_composed import write_composed
 from tests.ran import needs_converter, ran
 
 MODELS = Path(__file__).parents[3] / "model_repo"
@@ -82,6 +83,17 @@ def test_a_transformer_gets_its_int8_program(
 
 @pytest.mark.nightly
 @pytest.mark.paddle
+def test_a_composed_model_has_no_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is left out unless it is named."""
+    write_composed(tmp_path)
+    assert main(["derive", "--repository", str(tmp_path)]) == 0
+    assert main(["derive", "chain", "--repository", str(tmp_path)]) == 1
+    expected = "paddlepool derive: chain: chain is composed of one, two, and has no program\n"
+    assert capsys.readouterr().err == expected
+
+
 @pytest.mark.slow
 def test_the_official_weights_need_no_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
