@@ -102,7 +102,7 @@ function showParts(model) {
   const models = modelsOf(data());
   const links = Object.entries(model.parts).flatMap(([name, version]) => {
     const part = models.find((each) => `${each.name}@${each.version}` === version);
-    const button = element("button", { type: "button", className: "quiet" }, `${name}: ${version}`);
+    const button = element("button", { type: "button" }, `${name}: ${version}`);
     button.addEventListener("click", () => change({ model: part?.key ?? version }));
     return [" ", button];
   });

@@ -11,7 +11,8 @@ export function digits(value, most = 3) {
 
 export function small(value) {
   if (value === null || value === undefined) return NONE;
-  return value !== 0 && Math.abs(value) < 1e-5 ? value.toExponential(1) : digits(value, 2);
+  if (value === 0 || Math.abs(value) >= 1e-5) return digits(value, 2);
+  return value.toExponential(1).replaceAll("-", "\u2011"); // no line break before the exponent
 }
 
 export const milliseconds = (seconds) => (seconds === null ? NONE : `${digits(1000 * seconds)} ms`);
