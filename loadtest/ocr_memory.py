@@ -24,7 +24,7 @@ from harness import memory_of, request, running_server, send
 from tqdm import tqdm
 
 GROWTH = 1.3
-SIDES = 320, 1600
+SIDES = 240, 1000
 """Least and largest longer side of a page."""
 TIMEOUT_MS = 30_000
 
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("images", type=Path)
     parser.add_argument("--repository", type=Path, help="by default, that of the checkout")
     parser.add_argument("--pages", type=int, default=500)
-    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--clients", type=int, default=2)
     parser.add_argument("--predictor", help="instance groups, as detect:NAME,recognise:NAME")
     arguments = parser.parse_args()
     path = f"/ocr?timeout_ms={TIMEOUT_MS}"
