@@ -34,7 +34,8 @@ def declarations(
 ) -> list[Declaration]:
     """Return the server's own declarations, then those of entry points, then the configured ones.
 
-    Raises ConfigError if two of them have the same name and are in different places.
+    `own` and `configured` have the reference of each name; `variable` is the setting that
+    configures. Raises ConfigError if two declarations have the same name and other references.
     """
     installed = [
         Declaration(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
@@ -85,7 +86,7 @@ def load_declared(declaration: Declaration, default: str, kind: type[T]) -> T:
 
 
 def _place(error: Exception) -> str:
-    """Return the file and line that raised the error, if it was in the imported module."""
+    """Return the file and line that raised the error; empty if no module was found."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

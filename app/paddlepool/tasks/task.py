@@ -79,7 +79,7 @@ class Task:
 
 
 def first_route(task: Task, settings: Settings) -> str:
-    """The path of the task's first endpoint, for the log."""
+    """Return the path of the task's first endpoint, for the log."""
     return str(vars(task.endpoints(settings).routes[0])["path"])
 
 
@@ -145,9 +145,10 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
 def agreement_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors, Tensors], float] | None:
-    """The agreement measure of the model's task; None without a measure.
+    """Return the agreement measure of the model's task; None without a measure.
 
-    A model without a task has one if its inference.yml describes a part that reads text.
+    A model without a task has one if its inference.yml describes a text detector or recogniser.
+    Raises ConfigError as task_of() does, or if the model does not fit the task.
     """
     task = task_of(info, tasks)
     if task is None:
@@ -164,7 +165,10 @@ def slices_of(
 
 
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
-    """The comparison of the model's task; None without one. See agreement_of()."""
+    """Return the comparison of the model's task; None without one.
+
+    A model without a task has one, and ConfigError is raised, as for agreement_of().
+    """
     task = task_of(info)
     if task is None:
         # Imported late: it loads picture decoders.

@@ -1,4 +1,4 @@
-"""Sample pictures for `paddlepool compare`."""
+"""Sample pictures, and the measure of agreement, for `paddlepool compare`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,10 @@ from paddlepool.tasks.codecs.picture import opaque
 
 
 class LabelComparison:
-    """How `paddlepool compare` measures a classifier: on pictures, by the share of equal labels."""
+    """How `paddlepool compare` measures a classifier: on pictures, by the share of equal labels.
+
+    Raises ConfigError as read_classifier() does.
+    """
 
     agreement_name = "label agreement"
     least_agreement = 0.95
@@ -33,7 +36,7 @@ class LabelComparison:
         return [(file.name, self._tensors(file)) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return no samples: all pictures take equally long, so the self-test's input is enough."""
+        """Return no samples: most inputs have one shape, so the self-test's input is enough."""
         return []
 
     def _tensors(self, path: Path) -> Tensors:

@@ -39,7 +39,8 @@ class Parameters(BaseModel):
     size: Side | tuple[Side, Side] | None = None
     """Side, or height and width, of the model's input; default: those of the model."""
     resize_short: Side | None = None
-    """The shorter side becomes this, then the centre is cropped; default: the whole picture."""
+    """The shorter side becomes this, then the centre is cropped; default: the picture is stretched.
+    """
     interpolation: Literal["NEAREST", "BILINEAR", "BICUBIC", "BOX", "LANCZOS4"] | None = None
     channels: Literal["RGB", "BGR", "GREY"] | None = None
     scale: Positive | None = None
@@ -56,10 +57,11 @@ class Parameters(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    """How pictures become the model's input, and its output labels.
+    """How pictures become the model's input, and its output becomes labels with scores.
 
-    `shape` is that of the input for one picture, None if it depends on the picture. If `softmax` is
-    None, the values of an output decide whether they are probabilities.
+    `shape` is that of the input for one picture, None if it depends on the picture. `labels` is
+    empty if the model has none. If `softmax` is None, it is applied unless the values of an output
+    are probabilities already.
     """
 
     input: str
@@ -72,7 +74,10 @@ class Classifier:
 
 
 def read_classifier(info: ServedModelInfo) -> Classifier:
-    """Read inference.yml and `[parameters]`. Raises ConfigError if they do not fit the model."""
+    """Read inference.yml, which may be missing, and `[parameters]`.
+
+    Raises ConfigError if one of them is wrong or does not fit the model.
+    """
     parameters = parse_parameters(info, Parameters)
     tensor = _input(info)
     output = _output(info, parameters.output)
@@ -133,7 +138,11 @@ def _specs(specs: Sequence[TensorSpec]) -> str:
 def _read_file(
     info: ServedModelInfo, parameters: Parameters
 ) -> tuple[Operations, Sequence[str] | None, int]:
-    """Return operations, labels and `topk` of inference.yml, overridden by the parameters."""
+    """Return the operations of inference.yml, with the parameters applied, its labels and `topk`.
+
+    The labels are None if the file has none. Raises ConfigError if the file is wrong or is not that
+    of a classifier, or if a parameter does not go with it.
+    """
     # Imported here: a server without such a model saves the memory.
     from paddlepool.tasks.transforms.config import TopK, inference_config
 
@@ -167,7 +176,10 @@ def _read_file(
 
 
 def _operations(info: ServedModelInfo, parameters: Parameters, tensor: TensorSpec) -> Operations:
-    """Return the operations that the parameters describe. Raises ConfigError if they conflict."""
+    """Return the operations that the parameters describe.
+
+    Raises ConfigError if they conflict, or if neither they nor the model say the picture's size.
+    """
     grey = parameters.drawing or parameters.channels == "GREY"
     if parameters.drawing and parameters.channels not in (None, "GREY"):
         raise ConfigError(f'{info.name}: parameters.drawing needs channels = "GREY"')
@@ -217,7 +229,10 @@ def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _own_size(info: ServedModelInfo, tensor: TensorSpec, channels: int) -> tuple[int, int]:
-    """Return height and width of the model's input. Raises ConfigError if they are not fixed."""
+    """Return height and width from the shape of the model's input.
+
+    Raises ConfigError if they are not fixed, or if the input has not four axes.
+    """
     shape = tensor.shape[1:]
     if len(shape) == 3:
         sides = shape[1:] if shape[0] in (channels, -1) else shape[:2]
@@ -244,9 +259,10 @@ def _for_channels(info: ServedModelInfo, key: str, value: Any, grey: bool) -> tu
 
 
 def _labels_of(info: ServedModelInfo, name: str) -> Sequence[str]:
-    """Read labels, one on each line, from a file of the version or beside config.toml.
+    """Read labels, one on each line, from a file of the version or, without it, beside config.toml.
 
-    Raises ConfigError.
+    Raises ConfigError if `name` is no plain file name, or if the file is missing, larger than
+    MOST_LABELS_BYTES or not UTF-8.
     """
     if not re.fullmatch(r"[\w-][\w.-]*", name, re.ASCII):
         raise ConfigError(f"{info.name}: parameters.labels is not the name of a file: {name!r}")
@@ -269,10 +285,10 @@ def _labels_of(info: ServedModelInfo, name: str) -> Sequence[str]:
 def _fitted(
     info: ServedModelInfo, tensor: TensorSpec, operations: Operations
 ) -> tuple[Operations, tuple[int, ...] | None]:
-    """Return the operations with the axes in the model's order, and the shape of their result.
+    """Return the operations with the axes in the model's order, and the shape of the model's input.
 
-    The shape is None if it depends on the picture. Raises ConfigError if the model does not accept
-    the result of the operations.
+    The input is the operations' result, possibly without its separate axes. The shape is None if it
+    depends on the picture. Raises ConfigError if the model accepts no such input.
     """
     channels = 1 if any(name in ("Grey", "Drawing") for name, _ in operations) else 3
     height, width = _made_size(operations)

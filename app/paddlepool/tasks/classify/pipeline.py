@@ -117,8 +117,8 @@ class ClassifyPipeline:
     async def run(self, payload: ClassifyRequest, context: RequestContext) -> ClassifyResult:
         """Decode the picture, run the network and name the best classes.
 
-        Raises InputError for a bad picture, Overloaded, QuotaExceeded, the errors of
-        CodecPool.submit() and RequestContext.infer(), and ModelOutputInvalid.
+        Raises the errors of Codecs.read_picture() and RequestContext.infer(), and
+        ModelOutputInvalid if the model returns no scores.
         """
         classifier = self._classifier
         arrays = await self._codecs.read_picture(payload.body, NETWORK_INPUT, self._values, context)

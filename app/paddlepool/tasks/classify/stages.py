@@ -17,10 +17,10 @@ LEAST_INK = 64
 
 
 def network_input(pixels: Pixels, values: Mapping[str, Any]) -> Tensors:
-    """Run the `operations` of `values`; return their result as `input`.
+    """Run the `operations` of `values`; return their result as `input`, float32, a batch of one.
 
-    `input` gets the `shape` of `values` if that is set. Also returns `size`: the picture's height
-    and width.
+    `input` gets the `shape` of `values` unless that is None. Also returns `size`: the picture's
+    height and width.
     """
     array: Any = pixels
     for name, parameters in values["operations"]:
@@ -42,7 +42,8 @@ def drawing(picture: Pixels, *, height: int, width: int) -> Pixels:
 
     The ground is the median brightness of the picture's edge. Strokes are darker than a light
     ground and lighter than a dark one. They are scaled to fit into 20 / 28 of the result, and their
-    centre of mass is placed at its centre. The result is height x width x 1; all 0 without strokes.
+    centre of mass is placed at its centre, or as near as they fit. The result is
+    height x width x 1; all 0 without strokes.
     """
     levels = grey(picture)[..., 0].astype(np.int16)
     ground = int(np.median(np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])))

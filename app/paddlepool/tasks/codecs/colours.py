@@ -26,7 +26,7 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
     """Convert to RGBA if any pixel is transparent, else to RGB.
 
     Colours become white where alpha is 0. `cover` (H, W) is an alpha that `image` itself lacks. An
-    ICC profile is applied, unless it is broken, too large or for another colour space.
+    ICC profile is applied, unless it is broken, too large, almost sRGB or for another colour space.
     """
     profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):
@@ -55,7 +55,10 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
 
 
 def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], Pixels]:
-    """Return a function that converts a part of a picture from the mode `source` to `mode`."""
+    """Return a function that converts a part of a picture from the mode `source` to `mode`.
+
+    The function applies the ICC profile under the conditions of to_srgb().
+    """
 
     def plain(part: Image.Image) -> Pixels:
         return np.asarray(part if part.mode == mode else part.convert(mode))

@@ -61,9 +61,9 @@ def decode(body: bytes, limits: PictureLimits, page: int = 0) -> Pixels:
     """Decode the first frame or page and turn it upright: RGBA if it is transparent, else RGB.
 
     Colours are white where alpha is 0, because invisible colours must not change a result. `page`
-    is the place of another page of a TIFF in its file, see pages_of().
-    Raises InputError. Ends the process if decoding takes more processor time than `limits.seconds`
-    allows for a picture of this size.
+    is the place of another page of a TIFF in its file, see pages_of(). Raises InputError if the
+    picture is damaged, exceeds `limits` or has another format, and MemoryError. Ends the process if
+    decoding takes more processor time than `limits.seconds` allows for a picture of this size.
     """
     if not body:
         raise errors.FileMissing("the picture has 0 bytes")

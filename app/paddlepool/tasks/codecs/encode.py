@@ -22,7 +22,10 @@ WEBP_METHOD = 0
 def check_output(
     width: int, height: int, *, format: str, grey: bool, limits: PictureLimits
 ) -> None:
-    """Raise OutputTooLarge if the result exceeds a limit of its format or of `limits`."""
+    """Raise OutputTooLarge if the result exceeds a limit of its format or `limits.png_pixels`.
+
+    A grey result may have any number of pixels.
+    """
     pixels = width * height
     most = {"png": limits.png_pixels, "webp": WEBP_PIXELS}.get(format)
     if most is not None and not grey and pixels > most:
@@ -43,7 +46,11 @@ def check_output(
 
 
 def encode(pixels: Pixels, *, format: str) -> Pixels:
-    """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,)."""
+    """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,).
+
+    `format` is `png`, `webp` or, without alpha, `jpg`. Raises OutputTooLarge if WebP cannot hold so
+    much detail, MemoryError, and BackendError if OpenCV fails.
+    """
     return {"png": _png, "webp": _webp, "jpg": _jpg}[format](pixels)
 
 

@@ -40,10 +40,11 @@ class PictureStore:
 
     @contextmanager
     def open(self, size: int) -> Iterator[Picture]:
-        """Yield a new picture of up to `size` bytes; the block's end closes it. Raises OSError.
+        """Yield a new picture of up to `size` bytes; the block's end closes it.
 
-        Only written pages take memory. The file is sealed: a compromised process can neither
-        truncate it nor make it grow.
+        The limit of this process on the size of files applies, too. Only written pages take memory.
+        The file is sealed: a compromised process can neither truncate it nor make it grow. Raises
+        OSError if the file cannot be made.
         """
         picture = Picture(self, os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         try:

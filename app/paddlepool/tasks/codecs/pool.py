@@ -58,7 +58,8 @@ class Call(Job):
     `descriptors` are duplicates of the caller's. They are closed when `future` is done, not
     earlier, because the call may be retried. `crash_error` is the error to raise if the call
     crashes its process or exceeds a limit. `wall_seconds` limits the run itself; time spent waiting
-    for a processor does not count.
+    for a processor does not count. `interrupted` says that the call's first process was killed from
+    outside.
     """
 
     function: str
@@ -175,7 +176,7 @@ class CodecPool:
 
     Each process first runs every function of `warm_ups`, as `function({}, {}, ())`, so that no
     request waits for an import. `memory_bytes` limits the address space of a process. `on_restart`
-    is called with the reason when a process is replaced; it must not block or raise.
+    is called with the reason when a process that was open is replaced; it must not block or raise.
     """
 
     count: int
@@ -347,7 +348,8 @@ class Codecs:
 
         Both run in a codec process, so `function` is a name, "module:name". It gets the upright
         picture, uint8 of shape (height, width, 3), RGB over white, and `values`, which must be
-        JSON values. The times become the stages `decode` and `preprocess`.
+        JSON values. The times become the stages `decode` and `preprocess`. The picture's pixels are
+        subtracted from the caller's quota.
 
         Raises InputError for a bad picture, the errors of CodecPool.submit(), QuotaExceeded, and
         the function's own errors: a PaddlepoolError as it is, any other as a BackendError.
@@ -365,7 +367,10 @@ class Codecs:
 
 
 def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    """Check the values of read_picture()'s reply; RequestContext.infer() checks the arrays."""
+    """Raise ValueError for wrong values in the reply of read_picture().
+
+    RequestContext.infer() checks the arrays.
+    """
     del arrays
     check_types(meta, {"pixels": int, "seconds": {"decode": float, "preprocess": float}})
     check_pixels(call, meta["pixels"])

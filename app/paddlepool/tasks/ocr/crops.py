@@ -34,7 +34,8 @@ class Crop(NamedTuple):
     def input_width(self, tall: int, least: int) -> int:
         """Return the width that this line needs in the recogniser's input.
 
-        `tall` is the height of the input in pixels, `least` its minimum width.
+        `tall` is the height of the input in pixels, `least` its minimum width. The result is at
+        most MOST_LINE_WIDTH.
         """
         width, height = (self.height, self.width) if self.is_upright else (self.width, self.height)
         return min(int(tall * max(least / tall, width / height)), MOST_LINE_WIDTH)
@@ -48,7 +49,10 @@ def crop_of(box: NDArray[Any]) -> Crop:
 
 
 def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
-    """Return the pixels of a crop as an upright rectangle; a tall one is turned by 90 degrees."""
+    """Return the pixels of a crop as an upright rectangle.
+
+    A crop that `is_upright` is turned by 90 degrees anticlockwise.
+    """
     width, height = crop.width, crop.height
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
     matrix = cv2.getPerspectiveTransform(crop.corners.astype(np.float32), target)

@@ -21,7 +21,8 @@ UNSUPPORTED = {
 def options_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an OcrRequest for PaddleX's fields. Unknown fields are ignored.
 
-    As in PaddleX, 0 means the default. Raises InvalidParameter for a wrong or unsupported value.
+    As in PaddleX, 0 means the default. A `textDetLimitSideLen` from 1 to 31 counts as 32. Raises
+    InvalidParameter for a wrong or unsupported value.
     """
     kind = document.get("fileType")
     if kind == PDF and kind is not None and kind is not False:
@@ -55,7 +56,10 @@ def options_of(document: Mapping[str, Any]) -> dict[str, Any]:
 def document_of(
     result: OcrResult, log_id: str, document: Mapping[str, Any], *, min_score: float
 ) -> dict[str, Any]:
-    """Return PaddleX's reply to the request `document`; its members for pictures are null."""
+    """Return PaddleX's reply to the request `document`; its members for pictures are null.
+
+    `log_id` is used if the request has no `logId`.
+    """
     turn = document.get("useDocOrientationClassify") is True
     text = document.get("logId")
     return {

@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 class Parts:
-    """The models that a request uses."""
+    """The parts of a composed model; without the part `orient`, `orienter` is None."""
 
     def __init__(self, info: ServedModelInfo) -> None:
         """Read the files. Raises ConfigError if one is missing or does not fit the task."""
@@ -107,7 +107,10 @@ def _read(info: ServedModelInfo, postprocess: type[BaseModel]) -> Part:
 
 
 def _parameters(part: Part, kind: type[BaseModel]) -> Any:
-    """Return the part's operation parameters of this `kind`. Raises ConfigError without any."""
+    """Return the parameters of the part's first operation that has parameters of this `kind`.
+
+    Raises ConfigError if there is no such operation.
+    """
     for operation in part.config.operations:
         if isinstance(operation.parameters, kind):
             return operation.parameters

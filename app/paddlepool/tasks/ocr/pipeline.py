@@ -104,7 +104,7 @@ class OcrPipeline:
         return OcrRequest(pictures=(sample,))
 
     def answer_of(self, value: OcrResult) -> list[dict[str, Any]]:
-        """Return the lines as JSON: text, score and corners."""
+        """Return the lines of all pages as JSON values: text, score and corners."""
         return [
             {"text": line.text, "score": round(line.score, 4), "box": list(map(list, line.box))}
             for page in value.pages
@@ -114,8 +114,8 @@ class OcrPipeline:
     def check(self, answer: Any, expected: Any) -> None:
         """Compare the texts by their characters, and the boxes by the distance of their corners.
 
-        A lower precision changes a few of them. Raises BackendError if a share of equal ones is
-        below SIMILAR.
+        A lower precision changes a few of them. Raises BackendError if the share of equal
+        characters, or of expected boxes with a box near them, is below SIMILAR.
         """
         text, wanted = ("\n".join(line["text"] for line in lines) for lines in (answer, expected))
         similar = difflib.SequenceMatcher(None, text, wanted, autojunk=False).ratio()

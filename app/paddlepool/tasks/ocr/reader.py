@@ -108,11 +108,12 @@ class PageReader:
         self._detection = parts.detection(payload)
 
     async def open(self, body: bytes, place: int = 0) -> list[int]:
-        """Decode a page of a picture and turn it upright, and make the detector's input.
+        """Decode a page of a picture, turn it upright if asked to, and make the detector's input.
 
-        For `place` 0, returns the places of all pages of the request in the file, but at most one
-        more than MOST_PAGES. Raises InputError, Overloaded, QuotaExceeded, and the errors of
-        submit() and infer().
+        Counts the page against the memory for pictures and the caller's quota. For `place` 0,
+        returns the places in the file of the pages to read, at most MOST_PAGES + 1; else no places.
+        Raises InputError for a bad picture, Overloaded, QuotaExceeded, and the errors of
+        CodecPool.submit() and RequestContext.infer().
         """
         orienter = self._parts.orienter if self._payload.orientation else None
         detect = self._detector_meta()
@@ -137,7 +138,10 @@ class PageReader:
         return places
 
     async def read(self) -> Page:
-        """Find the lines and read them. Call open() first. Raises as open() does."""
+        """Find the lines and read them. Call open() first, and read() only once.
+
+        Raises the errors of CodecPool.submit() and RequestContext.infer().
+        """
         [probabilities] = await self._infer(DETECT, self._parts.detector.input, self._input)
         del self._input
         detection = self._detection
@@ -166,13 +170,19 @@ class PageReader:
         )
 
     async def draw(self) -> bytes:
-        """Return the picture with its boxes as a PNG. Call read() first."""
+        """Return the picture with its boxes as a PNG. Call read() first.
+
+        Raises the errors of CodecPool.submit().
+        """
         meta = {"shape": self._shape}
         reply = await self._call("draw_lines", meta, {"boxes": self._boxes})
         return reply.arrays["image"].tobytes()
 
     async def _texts(self, places: Sequence[int], widths: list[int]) -> list[Text]:
-        """Cut out the lines with these indices, the narrowest first, and return their texts."""
+        """Cut out the lines with these indices, and return their texts in the same order.
+
+        Lines of equal width must follow each other.
+        """
         recogniser = self._parts.recogniser
         meta = {
             "shape": self._shape,
@@ -239,7 +249,10 @@ def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[A
 
 
 def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
-    """Yield the indices of the lines, narrowest first, in portions of at most LINE_BYTES."""
+    """Yield the indices of the lines, narrowest first, in portions of at most LINE_BYTES.
+
+    `bytes_a_column` is the size of a line one pixel wide. A larger line is a portion of its own.
+    """
     portion: list[int] = []
     size = 0
     for place in np.argsort(widths, kind="stable").tolist():

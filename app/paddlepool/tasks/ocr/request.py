@@ -90,7 +90,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OcrResult:
-    """The pages, and the picture with its boxes if the format is `png`."""
+    """The pages and, if the format is `png`, the picture with the boxes drawn on it."""
 
     pages: tuple[Page, ...]
     image: bytes | None = None

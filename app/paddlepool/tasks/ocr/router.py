@@ -192,7 +192,10 @@ def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pictures(document: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Decode the pictures of a request. Raises FileMissing, InvalidParameter, TooManyInputs."""
+    """Decode the base64 of the pictures in JSON.
+
+    Raises FileMissing, InvalidParameter or TooManyInputs if there are none, wrong ones or too many.
+    """
     if ("image" in document) == ("images" in document):
         raise FileMissing("the body needs either image, a picture in base64, or images, a list")
     if "image" in document:

@@ -23,16 +23,18 @@ from paddlepool.tasks.transforms.stages import prepare
 Result = tuple[Mapping[str, Any], Tensors]
 
 SAMPLE_SIDE = 512
-"""The brightness of a transparent picture is measured on at most about twice as many rows."""
+"""A transparent picture's brightness is measured at fewer than twice as many points of its shorter
+side, evenly spaced."""
 RED = (220, 40, 40)
 
 
 def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode `body` into the picture's memory, and make the first model's input from it.
+    """Decode `body` into the picture's memory, and make the first model's `input` from it.
 
-    meta: limits, operations (of the first model), most_side (of the input; None without limit),
-    format of the result, and place of the page in the file. For place 0, the reply has the `places`
-    of all pages, but no more than `most_pages` (of meta).
+    Transparent parts become contrasting_ground(). meta: limits, operations (of the first model),
+    most_side (of the input; None without limit), format of the result, and place of the page in the
+    file. For place 0, the reply has the `places` of all pages, but no more than `most_pages` (of
+    meta). Raises InputError for a bad picture, or one that is too large for the format.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -52,7 +54,7 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
 
 
 def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Turn the picture in its memory, and make the detector's input from it.
+    """Turn the picture in its memory, and make the detector's `input` from it.
 
     meta: shape, turns (quarter turns anticlockwise), operations and most_side.
     """
@@ -97,7 +99,7 @@ def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
 
 
 def draw_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Draw the boxes into the picture and encode it as a PNG. meta: shape."""
+    """Draw `boxes` on a copy of the picture and return it as a PNG, `image`. meta: shape."""
     started = time.perf_counter()
     picture = np.array(_picture(meta, descriptors))
     thickness = max(1, round(max(picture.shape) / 800))
@@ -148,7 +150,11 @@ def _tensor(picture: Pixels, meta: Mapping[str, Any]) -> Floats:
 def within(
     picture: Pixels, operations: Sequence[Sequence[Any]], most_side: int | None
 ) -> Sequence[Sequence[Any]]:
-    """Return the operations, changed so that no side of their result exceeds `most_side`."""
+    """Return the operations, changed so that no side of their result exceeds `most_side`.
+
+    Rounding to a multiple of 32 may exceed it. None means no limit. An operation with a fixed
+    `image_shape` is not changed.
+    """
     height, width = picture.shape[:2]
     changed = []
     for name, parameters in operations:

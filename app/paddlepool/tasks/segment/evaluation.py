@@ -126,7 +126,11 @@ class Pair(NamedTuple):
 
 
 class SegmentQuality:
-    """Measures a model on pictures with known masks. Raises ConfigError without them."""
+    """Measures a matting model on pictures with known masks.
+
+    Raises ConfigError for a semantic segmentation model or if the pictures are missing, and
+    InputError if one of them is no usable picture.
+    """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         if read_semantic(info):
@@ -255,5 +259,5 @@ class MaskComparison:
         return [(file.name, _tensors(self._info, _picture(file))) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return no samples: all pictures take equally long, so the self-test's input is enough."""
+        """Return no samples: most inputs have one shape, so the self-test's input is enough."""
         return []

@@ -85,9 +85,10 @@ def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Ti
 def _coarse(
     picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
 ) -> tuple[Floats, Floats, Floats]:
-    """Return F and B (h, w, 3) of the levels that are computed as a whole, and a map (h, w).
+    """Return F and B (h, w, 3) of the finest level that is computed as a whole, and a map (h, w).
 
     The map is 1 where partial alpha is no edge or the picture itself is transparent (`clear`).
+    `step` is the least reduction of that level.
     """
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:

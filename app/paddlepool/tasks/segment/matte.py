@@ -142,8 +142,8 @@ Tile = tuple[slice, slice]
 def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Tile, Tile]]:
     """Divide a plane into tiles of `side` x `side` blocks; a block is `step` x `step` pixels.
 
-    Yields each tile twice: as slices of blocks, and as slices of pixels. Pixels at the right and
-    bottom that fill no block belong to the last one.
+    Yields each tile as slices (rows, columns) of blocks, and as slices of pixels. Pixels at the
+    right and bottom that fill no block belong to the last one.
     """
 
     def cut(length: int) -> list[tuple[slice, slice]]:
@@ -254,7 +254,7 @@ def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequen
     """Centre the picture in height x width and keep its aspect ratio.
 
     `cover` fills the area and cuts off the excess; `contain` shows the whole picture on `colour`.
-    The result is RGB, or RGBA if the colour is translucent.
+    The result is RGBA if the colour is translucent and not hidden by the picture, else RGB.
     """
     tall, wide = picture.shape[:2]
     factor = (max if fit == "cover" else min)(height / tall, width / wide)
@@ -344,7 +344,10 @@ def _centred(height: int, width: int, inner_height: float, inner_width: float) -
 
 
 def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
-    """Composite `front` (RGB or RGBA) with `alpha` over `back`; keep the channels of `back`."""
+    """Composite `front` (RGB or RGBA) with `alpha` over `back`; keep the channels of `back`.
+
+    The alpha of `front` itself is ignored.
+    """
     colours = np.ascontiguousarray(front[..., :3])
     if back.shape[2] == 3:
         weight, under = alpha.astype(np.float32), np.ascontiguousarray(back)
@@ -379,7 +382,10 @@ REACH = 3.0
 
 
 def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
-    """Return the alpha of the shadow of the subject at `place`, for rows that are `width` wide."""
+    """Return the alpha of the shadow of the subject at `place`, for rows that are `width` wide.
+
+    `alpha` (H, W) is that of the canvas; `opacity` is from 0 to 1.
+    """
     longer = max(place.height, place.width)
     sigma = BLUR * longer
     step = max(1.0, sigma / SMALL_SIGMA)

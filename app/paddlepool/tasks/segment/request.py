@@ -49,7 +49,10 @@ def read_colour(text: str) -> Colour:
 
 
 def _lengths(text: str, pattern: re.Pattern[str], *counts: int) -> list[tuple[float, str]]:
-    """Read numbers with units. Raises ValueError unless one of `counts` is how many there are."""
+    """Read numbers with units, separated by spaces or commas.
+
+    Raises ValueError if one does not match the pattern or their number is not one of `counts`.
+    """
     parts = text.replace(",", " ").split()
     matches = [match for part in parts if (match := pattern.fullmatch(part))]
     if len(parts) not in counts or len(matches) < len(parts):
@@ -68,7 +71,8 @@ def _scale(text: str) -> float | None:
 def _position(value: Any) -> Any:
     """Read `original` as None, and `center` or one or two percentages as two numbers.
 
-    One percentage stands for both. Raises ValueError.
+    One percentage or number stands for both. Values of other types stay as they are. Raises
+    ValueError for another text.
     """
     if type(value) in (int, float):
         return float(value), float(value)
@@ -79,7 +83,10 @@ def _position(value: Any) -> Any:
 
 
 def _margins(text: str) -> tuple[tuple[float, str], ...]:
-    """Read one, two (vertical, horizontal) or four margins, as in CSS; return four."""
+    """Read one, two (vertical, horizontal) or four margins, as in CSS; return four.
+
+    Raises ValueError.
+    """
     return tuple((_lengths(text, _LENGTH, 1, 2, 4) * 4)[:4])
 
 

@@ -152,7 +152,7 @@ def result_headers(result: SegmentResult) -> dict[str, str]:
 
 
 def _request_body() -> dict[str, Any]:
-    """Describe only the files, not the parameters, which may also be fields of the form.
+    """Return the body's description: its files, without parameters as fields of the form.
 
     Parameters are already declared for the query. With a second declaration here, API pages would
     offer each of them twice.
@@ -177,10 +177,10 @@ def _request_body() -> dict[str, Any]:
 
 
 def read_accept(header: str) -> tuple[bool, str | None]:
-    """Return whether JSON is wanted, and the preferred picture format, None if there is none.
+    """Return whether JSON is wanted, and the preferred picture format, None if any will do.
 
     Among equal q-values, JSON comes first, then the picture formats in the header's order. Types
-    that the server does not return are ignored.
+    that the server does not return, and those after the first MAX_RANGES, are ignored.
     """
     preferred = None
     json_quality = format_quality = open_quality = 0.0

@@ -48,10 +48,11 @@ PALETTE = _palette()
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode `body` into the picture's memory and make the network's input from it.
+    """Decode `body` into the picture's memory, and make the network's `input` from it.
 
+    The memory gets the picture with at most `most_pixels`, or nothing if _needs_pixels() is false.
     meta: limits, network {size, mean, std} or {operations} of a semantic segmentation model,
-    most_pixels of the result or None, and the options.
+    most_pixels of the result or None, and the options. Raises InputError.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -110,10 +111,11 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     """Turn the model's output `mask`, which is finite, into the encoded result.
 
     It is a mask (1, 1, h, w) of a matting model, else the labels or scores that pixel_labels()
-    reads.
+    reads. Returns the file as `image` and, if the option labels is set, the pixels as `labels`.
 
     meta: shape of the picture and of the background (None without one), the options and limits,
     and foreground, which is None for a matting model, else the arguments of foreground_of().
+    Raises OutputTooLarge and ModelOutputInvalid.
     """
     started = time.perf_counter()
     if meta["foreground"] is None:
@@ -162,9 +164,10 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """Return whether the result needs the pixels; an unrefined mask of an opaque picture does not.
+    """Return whether the result needs the picture's pixels.
 
-    Leaving them out saves 3 MB per megapixel.
+    Labels and the unrefined mask of an opaque picture do not. Leaving the pixels out saves 3 MB per
+    megapixel.
     """
     if meta["output"] == "labels":
         return False
@@ -187,7 +190,10 @@ def _shrink(pixels: Pixels, most: float) -> Pixels:
 
 
 def _labels(output: NDArray[Any], height: int, width: int) -> Pixels:
-    """Return the label of each pixel (height, width). Raises ModelOutputInvalid over 255."""
+    """Return the label of each pixel (height, width) from the model's output.
+
+    Raises ModelOutputInvalid for a label above 255, and as pixel_labels() does.
+    """
     labels = label_map(output, height=height, width=width)
     if labels.dtype != np.uint8:
         raise ModelOutputInvalid(
@@ -217,7 +223,7 @@ def _compose(
 
     render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
     Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge
-    if margins make the canvas larger than a picture may be.
+    if margins make the canvas larger than a picture, or a file of the format, may be.
     """
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     subject = matte.box_of(alpha)

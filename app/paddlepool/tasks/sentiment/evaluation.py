@@ -98,7 +98,10 @@ class Posts(NamedTuple):
 
 
 class _TextJobs:
-    """Turns texts into jobs with the tokenizer of one model version, as in serving."""
+    """Turns texts into jobs with the tokenizer of one model version, as in serving.
+
+    Raises ConfigError as read_parameters() and open_tokenizer() do.
+    """
 
     def __init__(self, info: ServedModelInfo) -> None:
         self._parameters = read_parameters(info)
@@ -112,7 +115,10 @@ class _TextJobs:
 
 
 class SentimentQuality(_TextJobs):
-    """Measures a model on labelled posts. Raises ConfigError without them."""
+    """Measures a model on labelled posts.
+
+    Raises ConfigError without them, or if one has a label that the model lacks.
+    """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
         super().__init__(info)

@@ -86,7 +86,10 @@ class TextRequest(NamedTuple):
 
 
 def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
-    """Raise TooManyInputs, TextTooLong, TextEmpty, or InvalidParameter for a lone surrogate."""
+    """Raise TooManyInputs, TextTooLong, TextEmpty, or InvalidParameter for a lone surrogate.
+
+    TextEmpty is raised if there is no text, or one without visible characters.
+    """
     if len(texts) > limits.text_max_inputs:
         raise errors.TooManyInputs(
             f"{len(texts)} texts in one request; the limit is {limits.text_max_inputs}",
@@ -185,7 +188,11 @@ class Tokenised(NamedTuple):
 
 
 def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
-    """Open a version's tokenizer; it truncates to `max_tokens`. Raises ConfigError."""
+    """Open a version's tokenizer.json; the tokenizer truncates to `max_tokens`.
+
+    Also disables the library's own threads in this process. Raises ConfigError if the file is
+    missing or is no tokenizer.
+    """
     path = info.directory / "tokenizer.json"
     # The library's own threads would compete with the predictors for the cores, and the library
     # warns if they exist when the process forks.
@@ -200,7 +207,7 @@ def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Build one tokenizer for all versions with the same file.
+    """Build one tokenizer for all versions with the same file and `max_tokens`.
 
     Building holds the interpreter lock.
     """
@@ -245,7 +252,7 @@ def tokenise(
 
 
 def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
-    """Texts of one bucket as int64 [texts, bucket] tensors."""
+    """Return texts of one bucket as int64 [texts, bucket] tensors."""
     input_ids = np.array([[*text.ids, *[pad_id] * text.padding] for text in texts], np.int64)
     attention_mask = np.zeros(input_ids.shape, np.int64)
     for row, text in enumerate(texts):
@@ -262,7 +269,7 @@ class Score(NamedTuple):
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
-    """Probabilities of one text in float64. For so few numbers, NumPy's calls take longer."""
+    """Return the probabilities of one text. For so few numbers, NumPy's calls would take longer."""
     most = max(logits)
     powers = [math.exp(logit - most) for logit in logits]
     total = sum(powers)
@@ -272,13 +279,13 @@ def softmax(logits: Sequence[float]) -> list[float]:
 def rank(
     probabilities: Sequence[float], *, labels: Sequence[str], labels_zh: Sequence[str | None]
 ) -> tuple[Score, ...]:
-    """The labels by descending probability; ties keep their order."""
+    """Return the labels by descending probability; ties keep their order."""
     scores = map(Score, labels, labels_zh, probabilities)
     return tuple(sorted(scores, key=attrgetter("score"), reverse=True))
 
 
 def label_agreement(outputs: Tensors, expected: Tensors) -> float:
-    """The share of texts that get the same label; logits are (texts, labels)."""
+    """Return the share of texts that get the same label; logits are (texts, labels)."""
     [logits], [reference] = outputs.values(), expected.values()
     return float(np.mean(logits.argmax(axis=-1) == reference.argmax(axis=-1)))
 
@@ -329,10 +336,11 @@ class SentimentPipeline:
         self._pending = 0
 
     async def run(self, payload: TextRequest, context: RequestContext) -> tuple[TextScores, ...]:
-        """Return the scores of each text.
+        """Return the scores of each text, and subtract the texts from the caller's quota.
 
-        Raises TextEmpty, TextTooLong, DeadlineExceeded, Overloaded, QuotaExceeded, the errors of
-        RequestContext.infer(), and ModelOutputInvalid if the scores have a wrong shape.
+        Raises TextEmpty, TextTooLong, DeadlineExceeded, Overloaded if too many requests wait for
+        the tokenizer, QuotaExceeded, the errors of RequestContext.infer(), and ModelOutputInvalid
+        if the scores have a wrong shape.
         """
         CALLER.get().spend("texts", len(payload.texts))
         if sum(map(len, payload.texts)) <= SHORT_CHARACTERS:
@@ -375,7 +383,10 @@ class SentimentPipeline:
             self._pending -= 1
 
     def _tokenise(self, payload: TextRequest, context: RequestContext) -> TextJobs:
-        """Tokenise the texts, and make jobs of at most `max_rows`, the shortest bucket first."""
+        """Tokenise the texts, and make jobs of at most `max_rows`, the shortest bucket first.
+
+        Raises DeadlineExceeded, and as tokenise() does.
+        """
         if time.monotonic() >= context.deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")
         with context.stage("preprocess"):

@@ -144,7 +144,10 @@ async def classify_sentiment(
 
 
 async def classify(services: Services, request: TextRequest, routing: Routing) -> RequestOutput:
-    """Check and classify the texts, and count their padding; all request formats call this."""
+    """Check and classify the texts, and count their padding; every format but `/v2` calls this.
+
+    Raises the errors of check_texts() and DataPlane.run().
+    """
     settings = services.settings
     check_texts(request.texts, limits=settings.of(SentimentSettings))
     output = await services.dataplane.run("sentiment", ready(request), **routing.options(settings))

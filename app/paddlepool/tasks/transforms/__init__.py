@@ -6,6 +6,8 @@
     labels      Topk and CTCLabelDecode: labels and texts with scores     (NumPy alone)
     masks       the label of each pixel                                   (codec processes)
     boxes       DBPostProcess: quadrangles around text, in reading order  (codec processes)
+    agreement   how well outputs of a detector or recogniser agree        (no picture library)
+    comparison  its pictures, which `samples` reads or draws              (offline commands)
 
 A task reads the file once, when its pipeline is built, with `inference_config(info)`. It sends
 `config.as_meta()`, the operations, with each picture to a function of its own in a codec process,
@@ -14,5 +16,5 @@ which calls `prepare(picture, operations)`.
 `config.postprocess` is a TopK, BoxesFromMap, TextFromClasses or LabelMap; its fields are the
 arguments of `top_labels`, `boxes_from_map`, `text_from_classes` and `label_map`.
 
-Results equal those of PaddleX 3.7.2; docs/paddlex.md lists the operations and the differences.
+Results equal those of PaddleX 3.7.2, except for the differences that docs/paddlex.md lists.
 """

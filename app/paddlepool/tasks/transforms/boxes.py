@@ -40,10 +40,10 @@ def boxes_from_map(
     """Return the boxes in a picture of `height` x `width` and their scores, from 0 to 1.
 
     `probabilities` (h, w) is the detector's output for the picture. Contours of what is above
-    `thresh` become rectangles; one whose mean probability is below `box_thresh` is dropped. The
-    others grow by area * `unclip_ratio` / perimeter on each side. Corners lie from 0 to `width` and
-    `height`, both inclusive. At most `max_candidates` contours are used, in their own order;
-    reading_order() sorts the boxes.
+    `thresh` become rectangles; narrow ones, and those whose mean probability is below `box_thresh`,
+    are dropped. The others grow by area * `unclip_ratio` / perimeter on each side. Corners lie from
+    0 to `width` and `height`, both inclusive. At most `max_candidates` contours are used, in their
+    own order; reading_order() sorts the boxes. Other arguments are ignored.
     """
     tall, wide = probabilities.shape
     binary = (probabilities > thresh).astype(np.uint8)
@@ -140,7 +140,10 @@ def _within(value: int, size: int) -> int:
 
 
 def _unclipped(corners: Floats, ratio: float) -> NDArray[Any] | None:
-    """Return the points (n, 1, 2) of the grown rectangle with round corners, or None."""
+    """Return the outline (n, 1, 2) of the rectangle, grown on all sides, with round corners.
+
+    It grows by area * `ratio` / perimeter. Returns None if no outline results.
+    """
     distance = cv2.contourArea(corners) * ratio / cv2.arcLength(corners, True)
     offset = pyclipper.PyclipperOffset()
     # Whole numbers, cut off: pyclipper computes with integers.

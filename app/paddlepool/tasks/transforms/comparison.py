@@ -12,7 +12,10 @@ from paddlepool.tasks.transforms.stages import prepare
 
 
 class PartComparison:
-    """How `paddlepool compare` measures a part: on pictures, prepared by its inference.yml."""
+    """How `paddlepool compare` measures a text detector or recogniser.
+
+    It uses pictures, prepared as the model's inference.yml says.
+    """
 
     least_agreement = 0.95
 
@@ -34,7 +37,7 @@ class PartComparison:
         return self._prepared(read_pictures(files))
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return pages or lines of printed text."""
+        """Return pages of printed text for a detector, lines for a recogniser."""
         return self._prepared(sample_pictures(self._config))
 
     def _prepared(self, pictures: Iterable[Sample]) -> list[tuple[str, Tensors]]:

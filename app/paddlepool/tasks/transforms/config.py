@@ -170,8 +170,9 @@ class Normalize(Parameters):
 class DetResizeForTest(Parameters):
     """PaddleOCR's detectors: resize to a limit on a side, or to a fixed size.
 
-    `image_shape` is the fixed (height, width). Otherwise both sides become multiples of 32.
-    `resize_long` is the default of `limit_side_len`. detector_limit() sets other defaults.
+    `image_shape` is the fixed (height, width); with `keep_ratio`, only its height. Otherwise both
+    sides become multiples of 32. `resize_long` is the default of `limit_side_len`. detector_limit()
+    sets other defaults.
     """
 
     limit_side_len: Side | None = None
@@ -283,7 +284,7 @@ class InferenceConfig:
     shapes: Mapping[str, DynamicShapes]
 
     def as_meta(self) -> list[list[Any]]:
-        """Return the operations as JSON: a list of [name, parameters], for `stages.prepare`."""
+        """Return the operations as JSON values: lists [name, parameters], for `stages.prepare`."""
         return [[step.name, step.parameters.model_dump()] for step in self.operations]
 
     def overridden(self, name: str, **parameters: Any) -> "InferenceConfig":
@@ -335,7 +336,7 @@ def read_inference_config(text: str, *, paddlex_order: bool = True) -> Inference
 
 
 def inference_config(info: ServedModelInfo) -> InferenceConfig | None:
-    """Read the `inference.yml` of a model version; None if its directory has none.
+    """Read the `inference.yml` of a model version, in PaddleX's order; None if it has none.
 
     Raises ConfigError as read_inference_config() does.
     """
@@ -356,7 +357,11 @@ def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
 
 
 def _steps(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the name and parameters of each operation, from either form of the file."""
+    """Return the name and parameters of each operation, from either form of the file.
+
+    PaddleSeg's form gets a ToCHWImage at its end. Raises ConfigError if there is no list of
+    operations.
+    """
     if deploy := _table(document, "Deploy").get("transforms", None):  # PaddleSeg
         if isinstance(deploy, list) and all(isinstance(step, dict) for step in deploy):
             rest = [{key: step[key] for key in step if key != "type"} for step in deploy]
@@ -384,7 +389,8 @@ def _operation(name: str, values: Any, model_name: str) -> Operation:
 def detector_limit(parameters: DetResizeForTest, model_name: str) -> DetResizeForTest:
     """Return the parameters with PaddleX's defaults for a limit that the file lacks.
 
-    These are an upper limit for PP-OCR detectors, and a lower limit for others.
+    These are an upper limit of 960 pixels for detectors from PP-OCRv3 to v6, and a lower limit of
+    736 for others. `resize_long` replaces the number.
     """
     if _MAX_LIMIT_DETECTORS.fullmatch(model_name):
         side, kind = 960, "max"

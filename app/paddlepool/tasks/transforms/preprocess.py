@@ -2,7 +2,8 @@
 
 A function takes a picture (height x width x 3) and the parameters of its operation, and returns the
 picture for the next one: uint8 until it is normalised, float32 from then on. The parameters are
-those of `paddlepool.tasks.transforms.config`, which has their defaults and checks.
+those of `paddlepool.tasks.transforms.config`, which has their defaults and checks. A function that
+resizes raises ResolutionTooHigh if its result would have more than MOST_PIXELS.
 
 The arithmetic is that of PaddleX 3.7.2 (`paddlex/inference/models`), with its roundings.
 """
@@ -84,7 +85,8 @@ def resize(
 ) -> Values:
     """Resize to `target_size` (width, height); with `keep_ratio`, to fit into it.
 
-    Both sides are rounded up to multiples of `size_divisor`, if it is set.
+    Both sides are rounded up to multiples of `size_divisor`, if it is set. A `target_size` of -1
+    returns the picture as it is.
     """
     if isinstance(target_size, int):  # -1: the picture's own size
         return picture
@@ -146,9 +148,10 @@ def det_resize_for_test(
 ) -> Values:
     """Resize a page to `image_shape` (height, width), or by a limit, with sides of multiples of 32.
 
-    `min` enlarges a page whose shorter side is below the limit, `max` shrinks one whose longer side
-    is above it, and `resize_long` always makes the longer side equal to it. A page of a few pixels
-    is first padded with black. No side exceeds 4,000.
+    With `keep_ratio`, the width of `image_shape` follows from the page's. The limit `min` enlarges
+    a page whose shorter side is below it, `max` shrinks one whose longer side is above it, and
+    `resize_long` makes the longer side equal to it; with a limit, no side exceeds 4,000. A page of
+    a few pixels is first padded with black.
     """
     if sum(picture.shape[:2]) < SMALL_PAGE:
         small = picture

@@ -27,7 +27,7 @@ LINES = (20, 44)
 
 
 class Sample(NamedTuple):
-    """A picture (height, width, 3) with its name, for display."""
+    """A picture (height, width, 3 or 4) with its name, for display."""
 
     name: str
     picture: Pixels
@@ -72,7 +72,7 @@ def page(width: int, height: int) -> Pixels:
 
 
 def line(characters: int) -> Pixels:
-    """Return a line of printed words, cut out as closely as a detector does."""
+    """Return the first characters of TEXT as a printed line, cut out closely, as by a detector."""
     font = ImageFont.load_default(32)
     text = TEXT[:characters]
     left, top, right, bottom = (round(side) for side in font.getbbox(text))
