@@ -24,7 +24,8 @@ def reduce_to_best_class(directory: Path, program: str) -> None:
     """Change a program (.json) whose only output is scores (lines, steps, classes) to return two.
 
     These are the best class as int32 and its score, each (lines, steps). A program with other
-    outputs is left alone. A child process does it. Raises ExportError.
+    outputs is left alone. A child process does it. Raises ExportError if Paddle cannot load or
+    change the program.
     """
     environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
     try:
@@ -40,7 +41,10 @@ def reduce_to_best_class(directory: Path, program: str) -> None:
 
 
 def rewrite(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
-    """Rewrite the program; runs once, in the child process. Raises ExportError."""
+    """Rewrite the program, in the child process; the returned handler does nothing.
+
+    Raises ExportError if Paddle cannot load or change the program.
+    """
     import paddle
 
     paddle.disable_signal_handler()

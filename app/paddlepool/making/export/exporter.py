@@ -95,7 +95,10 @@ class Recipe:
 
 
 def read_recipe(network: str, path: Path) -> Recipe:
-    """Read the weights at `path` and return the recipe for `network`. Raises ExportError."""
+    """Read the weights at `path` and return the recipe for `network`.
+
+    `path` is a file; for `bert`, it is a directory. Raises ExportError if it cannot be read.
+    """
     if network in ("u2netp", "u2net"):
         return _u2net(network, path)
     if network == "bert":
@@ -210,9 +213,10 @@ LIMIT = 1e-4
 
 
 def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
-    """Raise ExportError if the program's outputs differ from those of the ONNX file by over 1e-4.
+    """Raise ExportError if the program's output differs from that of the ONNX file by over 1e-4.
 
-    Does nothing if ONNX Runtime is not installed.
+    Also raises it if ONNX Runtime cannot run the file. Does nothing if ONNX Runtime is not
+    installed.
     """
     if find_spec("onnxruntime") is None:
         return
@@ -250,8 +254,9 @@ def export_version(
     """Build and publish a version and return its directory.
 
     If `version` is None, the new version gets the next number. A model without a config.toml gets
-    that of its recipe. Raises ExportError. A failure leaves no incomplete version that a server
-    could find.
+    that of its recipe. Raises ExportError for a wrong name or an existing version, for weights that
+    do not fit the network, and for a program that fails its tests. A failure leaves no incomplete
+    version that a server could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
@@ -289,8 +294,10 @@ def import_u2net(
 ) -> Path:
     """Publish the weights in `file` as the next version of `model`; return its directory.
 
-    If a version already has these weights, publishes nothing and returns its directory. Without
-    `origin`, the file must be the official release. Raises ExportError.
+    If a version already has these weights, publishes nothing and returns its directory. The
+    official release has its own origin, whatever `origin` says. Raises ExportError if the file is
+    missing, if it is not the official release and there is no `origin`, and as export_version()
+    does.
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
@@ -316,7 +323,8 @@ def save_program(
 
     With `store="float16"`, the parameters are rounded to half precision, and the program casts them
     to float32. Paddle Inference applies these casts once, when it loads the program. Parameters
-    keep their structured names, because the dynamic graph is rebuilt from them.
+    keep their structured names, because the dynamic graph is rebuilt from them. Raises ExportError
+    if a parameter does not fit float16.
     """
     network.eval()
     for path, layer in network.named_sublayers(include_self=True):

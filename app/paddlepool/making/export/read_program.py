@@ -43,7 +43,8 @@ def read_specs(
     """Return the inputs and outputs that `program` (.json or .pdmodel) declares.
 
     `params` is the .pdiparams of the same name, if any. A child process loads the program, because
-    a program that Paddle cannot load may end the process. Raises ExportError.
+    a program that Paddle cannot load may end the process. Raises ExportError if Paddle cannot load
+    it, if its parameters are missing, or if an input is a LoD tensor.
     """
     legacy = program.endswith(".pdmodel")
     environment = {
@@ -74,7 +75,7 @@ def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..
     """Load the program and describe its inputs and outputs; runs once, in the child process.
 
     Outputs are named output_0 and so on: their own names are those of temporary variables. Raises
-    ExportError.
+    ExportError as read_specs() does.
     """
     import paddle
 

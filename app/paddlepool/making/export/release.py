@@ -114,7 +114,8 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
 def download_wheel(requirement: str, folder: Path, *, sha256: str = "", timeout: float) -> Path:
     """Download the wheel NAME==VERSION into `folder` with pip, to use its mirrors and proxies.
 
-    Returns its path. With `sha256`, pip accepts no other file. Raises DownloadError.
+    Returns its path. Also writes a requirements.txt into `folder`. With `sha256`, pip accepts no
+    other file. Raises DownloadError if pip is missing, fails or takes over `timeout` seconds.
     """
     # find_spec("pip") would let setuptools patch distutils.
     installed = any(distributions(name="pip"))

@@ -107,8 +107,8 @@ def _budget(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFa
     """Return the loss that a group may have: MARGIN times the largest mean difference in any case.
 
     Its agreement is set if there are real cases and the model's task has a measure. Raises
-    BackendError if a loss is too large or a shape is wrong, and the errors of opening and running a
-    predictor.
+    BackendError if a loss is too large, an agreement too low or a shape wrong, and the errors of
+    opening and running a predictor.
     """
     judged = selftest.agreement if selftest.real else None
     worst = 0.0

@@ -87,7 +87,7 @@ def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
 
 
 def parse_shapes(written: Sequence[str]) -> Shapes:
-    """Parse `NAME=SIZE,SIZE,…` of each input. Raises ConfigError."""
+    """Parse `NAME=SIZE,SIZE,…` of each input. Raises ConfigError for another form."""
     shapes = {}
     for text in written:
         name, _, sizes = text.rpartition("=")
@@ -101,8 +101,9 @@ def parse_shapes(written: Sequence[str]) -> Shapes:
 def described_shapes(directory: Path, inputs: Sequence[TensorSpec]) -> list[Shapes]:
     """Return the usual and the smallest shapes in the directory's inference.yml, or an empty list.
 
-    The file lists the smallest, usual and largest shape of each input for TensorRT. The largest
-    is left out: it may need minutes. The list is empty if a shape does not fit the inputs.
+    The file lists the smallest, usual and largest shape of each input for TensorRT. The largest is
+    left out, because a run with it may take minutes. The list is empty if the file is missing or
+    unreadable, lists no shapes, or lists one that does not fit the inputs.
     """
     import yaml
 

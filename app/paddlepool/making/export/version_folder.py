@@ -28,7 +28,11 @@ class VersionFolder:
 
 
 def read_folder(directory: Path) -> VersionFolder:
-    """Find the only program of a directory MODEL/VERSION. Raises ExportError."""
+    """Find the only program of a directory MODEL/VERSION.
+
+    Raises ExportError if the directory has another name, is sealed already, contains a link, or
+    has no program or several.
+    """
     where = f"{directory.parent.name}/{directory.name}"
     if not (
         directory.is_dir()

@@ -31,7 +31,10 @@ Arrays: TypeAlias = dict[str, NDArray[np.float32]]
 
 
 def read_arrays(path: Path) -> Arrays:
-    """Read every array of a .npz or .safetensors file as float32, by name. Raises ExportError."""
+    """Read every array of a .npz or .safetensors file as float32, by name.
+
+    Raises ExportError if the file cannot be read or has a value that is not a finite number.
+    """
     if not path.is_file():
         raise ExportError(f"no weights file at {path}")
     try:
@@ -61,8 +64,8 @@ _BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 def fold_batch_norm(arrays: Arrays) -> Arrays:
     """Return the arrays with every `bn_s1` folded into its `conv_s1`; exact up to rounding.
 
-    A prefix `module.` is removed from names. Arrays without a batch norm are unchanged. Raises
-    ExportError if a batch norm is incomplete.
+    A prefix `module.` is removed from names, and `num_batches_tracked` is dropped. Arrays without a
+    batch norm are unchanged. Raises ExportError if a batch norm is incomplete.
     """
     folded = {
         name.removeprefix("module."): value
@@ -86,7 +89,10 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
 
 
 def mask_state(arrays: Arrays) -> Arrays:
-    """Return folded upstream arrays as the state of `networks.u2net`. Raises ExportError."""
+    """Return folded upstream arrays as the state of `networks.u2net`.
+
+    Raises ExportError if the side outputs are missing or have other shapes.
+    """
     state = {
         name: value for name, value in arrays.items() if not name.startswith(("side", "outconv"))
     }
@@ -196,7 +202,7 @@ def read_u2net_onnx(path: Path, stages: tuple[Stage, ...]) -> Arrays:
 
 
 def _sources(value: str, producers: dict[str, Any], names: dict[str, str]) -> Sources:
-    """Return the convolutions that `value` is computed from by nodes without weights.
+    """Return the names of the nearest convolutions before `value`; none for the network's input.
 
     Raises ExportError for a kind of node that U²-Net does not have.
     """
@@ -233,7 +239,10 @@ class BertDirectory:
 
 
 def read_bert_directory(directory: Path) -> BertDirectory:
-    """Read config.json and model.safetensors. Raises ExportError for anything but plain BERT."""
+    """Read config.json and model.safetensors.
+
+    Raises ExportError if they cannot be read or are not those of a plain BERT.
+    """
     config = _object(directory / "config.json")
     required = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
     for key, value in required.items():
@@ -279,10 +288,11 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
-    """Return published BERT arrays as the state of `networks.bert`. Raises ExportError.
+    """Return published BERT arrays as the state of `networks.bert`.
 
     PyTorch stores a linear layer as [out,in], Paddle as [in,out]. All tokens are of type 0, so the
-    embedding of that type is added to the position embeddings.
+    embedding of that type is added to the position embeddings. Raises ExportError if an array is
+    missing.
     """
     state: Arrays = {}
 
@@ -319,7 +329,7 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
 def write_tokenizer(source: Path, target: Path) -> None:
     """Write `target/tokenizer.json` from a Hugging Face directory, without padding and truncation.
 
-    Raises ExportError.
+    Raises ExportError if the directory has neither a usable tokenizer.json nor vocab.txt.
     """
     tokenizer = _read(source)
     tokenizer.no_padding()

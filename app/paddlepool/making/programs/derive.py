@@ -104,8 +104,8 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 def derive_int8(files: ModelFiles) -> Derived | None:
     """Return the version's int8 program, or None if making it needs calibration data.
 
-    Raises BackendError or ExportError if the reference cannot be converted, and ExportError if the
-    shipped ranges for its weights belong to another graph.
+    Raises BackendError or ExportError if the reference cannot be converted or prepared, and
+    ExportError if the shipped ranges for its weights belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     if network.get("name") in TRANSFORMERS:
@@ -168,10 +168,10 @@ def transformer(files: ModelFiles) -> Derived:
 
 
 def quantise_embeddings(graph: Graph) -> None:
-    """Store embeddings in int8 with a scale for each row.
+    """Store embeddings, float32 tables that a Gather reads, in int8 with a scale for each row.
 
-    One scale for all rows would be inaccurate, because the embeddings of different tokens differ in
-    size by much more than the values of one embedding.
+    Changes `graph` in place. One scale for all rows would be inaccurate, because the embeddings of
+    different tokens differ in size by much more than the values of one embedding.
     """
     for node in list(graph.nodes):
         table = graph.constants.get(node.input[0]) if node.op_type == "Gather" else None
@@ -219,7 +219,7 @@ def add_program(directory: Path, derived: Derived) -> None:
 def publish_with(directory: Path, derived: Derived) -> Path:
     """Publish a copy of a version, with `derived` added, as the next version; return its directory.
 
-    Raises ExportError.
+    Raises ExportError as staged_version() does.
     """
     model = directory.parent
     number = publish.next_version(model)
@@ -292,7 +292,10 @@ def checked(
 def differences(
     reference: onnx.ModelProto, samples: Sequence[Tensors]
 ) -> Callable[[onnx.ModelProto], float]:
-    """Return a function that measures a program's mean drift() from `reference` on the samples."""
+    """Return a function that measures a program's mean drift() from `reference` on the samples.
+
+    Raises ConfigError if OpenVINO is not installed.
+    """
     expected = _outputs_of(reference, samples)
 
     def measure(model: onnx.ModelProto) -> float:
@@ -303,7 +306,10 @@ def differences(
 
 
 def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Array]:
-    """Run a model on each sample with OpenVINO, which computes int8 exactly as when serving."""
+    """Run a model on each sample with OpenVINO, which computes int8 exactly as when serving.
+
+    Raises ConfigError if OpenVINO is not installed.
+    """
     try:
         openvino = imported_openvino()
     except ImportError as error:
@@ -322,7 +328,7 @@ def drift(output: Array, expected: Array) -> float:
     """Return the mean absolute difference, divided by the largest absolute expected value.
 
     The divisor is at least 1. Of whole numbers, return the share that differs: classes have no
-    distance.
+    distance. The drift of an empty output is 0.
     """
     if not expected.size:
         return 0.0

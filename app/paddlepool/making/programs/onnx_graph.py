@@ -109,7 +109,10 @@ def _fold_constants(graph: Graph) -> None:
 
 
 def _put_biases_inside(graph: Graph) -> None:
-    """Turn a per-channel constant that is added after a convolution into its bias."""
+    """Turn a per-channel constant that is added after a convolution into its bias.
+
+    The convolution must have no bias yet, and nothing else may read its result.
+    """
     dropped: set[int] = set()
     for node in graph.nodes:
         if node.op_type not in ("Conv", "ConvTranspose") or len(node.input) > 2:

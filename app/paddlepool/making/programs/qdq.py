@@ -62,7 +62,8 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """The ranges of activations that were measured on data, and the layers that stay float."""
+    """The quantisation of activations, from ranges measured on data, and the layers left in float.
+    """
 
     activations: tuple[Activation, ...]
     float_layers: tuple[str, ...]
@@ -348,7 +349,7 @@ that may become float."""
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return ranges that also leave the layers `floats`, and their inputs, in float."""
+    """Return ranges that also leave the layers `floats`, and inputs only they read, in float."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)
