@@ -144,8 +144,8 @@ def compare(
 
     They are compared with the default group, or with the first of `groups` if the default group is
     not among them. Samples are padded as requests are. Raises ConfigError for unknown groups and as
-    choose_samples() does, InvalidTensor if a sample exceeds the `max` of a ragged axis, and
-    BackendError if the group to compare with cannot be opened.
+    choose_samples() does, InvalidTensor if a sample exceeds the `max` of a ragged axis,
+    BackendError if the group to compare with cannot be opened, and the errors of a run.
     """
     config = files.config
     known = [group.name for group in config.instance_group]
@@ -301,10 +301,10 @@ def recommend(
 ) -> Recommendation:
     """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
 
-    Groups are compared by Comparison.times_as_fast(). A group is rejected if it has a 95th
-    percentile above `p95_seconds`. Groups other than the default one are also rejected if they
-    exceed their budget or set candidate = false. If the default group is rejected, the others need
-    not be faster than it.
+    Groups are compared by Comparison.times_as_fast(). A group is rejected if its 95th percentile,
+    with all cores busy where that was measured, is above `p95_seconds`. Groups other than the
+    default one are also rejected if they exceed their budget or set candidate = false. If the
+    default group is rejected, the others need not be faster than it.
     """
     results = {group.group: group for group in comparison.groups}
     default = results[comparison.default_group]

@@ -90,7 +90,7 @@ def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Confi
 def bucket_configurations(best: Configuration) -> list[Configuration]:
     """Return copies of `best` with other numbers of buckets: one, half as many, twice as many.
 
-    The longest bucket stays.
+    The longest bucket stays. The list is empty if `best` has no buckets.
     """
     lengths = best.buckets
     if not lengths:
@@ -195,7 +195,10 @@ def write_default_group(path: Path, name: str) -> None:
 
 @contextmanager
 def _edited(path: Path) -> Iterator[Any]:
-    """Yield the file as a tomlkit document, which keeps comments; check and write it at the end."""
+    """Yield the file as a tomlkit document, which keeps comments; check and write it at the end.
+
+    Raises ConfigError if tomlkit is not installed, or if the file is missing or becomes invalid.
+    """
     try:
         import tomlkit
     except ImportError as error:
@@ -286,7 +289,10 @@ class Search:
     comparison_of: Callable[[ServedModelInfo], TaskComparison | None]
 
     async def run(self) -> tuple[Outcome | None, list[Outcome]]:
-        """Return the chosen outcome (None if all are above the latency limit) and all outcomes."""
+        """Return the chosen outcome (None if all are above the latency limit) and all outcomes.
+
+        Configurations for which memory is short have no outcome; standard error names them.
+        """
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
         splits = thread_configurations(self.cores, buckets=buckets)
         most = len(splits) + len(BATCHES) + (3 if buckets else 0)

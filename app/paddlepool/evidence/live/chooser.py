@@ -200,9 +200,11 @@ class Chooser:
         return 0
 
     def _conclude(self, served: ServedModel, search: _Search) -> None:
-        """Make the best candidate the default group; keep the first group if none is better.
+        """Make the best candidate the default group, or keep the first group; store the choice.
 
-        If the candidate cannot start, marks it as unfit, so that the next call chooses another one.
+        Undecided candidates are measured again later; while there are any, keeping the first group
+        is not stored. If the best candidate cannot start, marks it as unfit, so that the next call
+        chooses another one.
         """
         config = served.files.config
         candidates = tuple(search.results.values())

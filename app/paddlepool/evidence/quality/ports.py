@@ -117,7 +117,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
-    """Read one JSON object per line, each with text under all `keys`. Raises ConfigError."""
+    """Read one JSON object per line, each with text under all `keys`; empty lines are skipped.
+
+    Raises ConfigError if the file cannot be read, has another line or no object.
+    """
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
         if not line.strip():

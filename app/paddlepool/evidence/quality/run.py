@@ -30,7 +30,10 @@ class Digits(NamedTuple):
 
 
 def read_digits(directory: Path, *, part: str) -> Digits:
-    """Read one part of MNIST, "t10k" or "train", from its idx files. Raises ConfigError."""
+    """Read one part of MNIST, "t10k" or "train", from its idx files.
+
+    Raises ConfigError if a file is missing or damaged.
+    """
     arrays: list[NDArray[np.uint8]] = []
     for kind, axes in (("images", 3), ("labels", 1)):
         path = directory / f"{part}-{kind}-idx{axes}-ubyte.gz"
@@ -48,7 +51,10 @@ def read_digits(directory: Path, *, part: str) -> Digits:
 
 
 class DigitQuality:
-    """Measures a digit classifier's accuracy: the share of held-out digits that it gets right."""
+    """Measures a digit classifier's accuracy: the share of held-out digits that it gets right.
+
+    Raises ConfigError as read_digits() does.
+    """
 
     def __init__(self, info: ServedModelInfo, source: ports.Source) -> None:
         self._input, self._output = info.inputs[0].name, info.outputs[0].name
@@ -100,7 +106,8 @@ def measure_model(
     """Run the task's data through one predictor of the default group, after its self-test.
 
     With `group`, report the figures of that group and their differences from the default group's.
-    Raises ManifestError, and the errors of SelfTest.opened() and Predictor.run().
+    `limit` is only reported: it is the limit with which `task` has read its data. Raises
+    ManifestError, and the errors of SelfTest.opened() and Predictor.run().
     """
 
     def run(name: str) -> tuple[ports.Findings, list[Tensors]]:

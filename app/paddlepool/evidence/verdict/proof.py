@@ -193,8 +193,8 @@ def best_of(candidates: Sequence[Candidate], less_preferred: frozenset[str]) -> 
     """Return the best candidate that is fit, or None if none is.
 
     The highest gain wins, unless a candidate with a slightly lower gain answers a single request
-    much sooner (SOONER). Ties go to those not in `less_preferred`, then to the sooner answer, then
-    to the least memory.
+    much sooner (SOONER). Ties go to those not in `less_preferred`, then to those that answer a
+    single request within GAIN of the soonest, then to the least memory.
     """
     fit = [candidate for candidate in candidates if candidate.fit]
 
