@@ -97,7 +97,10 @@ def build_application(
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
     compatible_apis: Sequence[CompatibleApi] = (),
 ) -> FastAPI:
-    """Build the HTTP application around `services`. If there are `keys`, requests need one."""
+    """Build the HTTP application around `services`.
+
+    If there are `keys`, requests need one, except on the paths that KeyRules leaves open.
+    """
     settings, tasks = services.settings, tuple(tasks)
     card = [name for task in tasks for name in task.card]
     extra = [api.info for api in compatible_apis if api.info is not None]

@@ -167,7 +167,10 @@ def create_app(
 
 @contextmanager
 def extra(name: str, *, setting: str) -> Iterator[None]:
-    """Raise ConfigError, with the command that installs the extra, if a package is missing."""
+    """Raise ConfigError if an import in the block finds a package missing.
+
+    The error names the setting and the command that installs the extra `name`.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -189,7 +192,10 @@ class _Parts:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
-    """Load models in a task so the socket opens at once; close everything after the drain."""
+    """Load models in a task so the socket opens at once; close everything after the drain.
+
+    With Lifecycle.accepts_when_ready, connections are accepted only when the models are ready.
+    """
     services, workers = parts.services, parts.workers
     stopping = threading.Event()
     watching = asyncio.create_task(watch_loop(services.metrics.loop_woke), name="loop lag")
@@ -345,7 +351,8 @@ async def build_pipeline(
 ) -> Pipeline | None:
     """Register a model with the metrics and build its pipeline, None if it has no task.
 
-    Waits for the codec processes if the model's task uses them. Raises BackendError.
+    Waits for the codec processes if the model's task uses them. Raises ConfigError if the model
+    does not fit its task, and BackendError if the codec processes do not start.
     """
     task = task_of(info, tasks)
 

@@ -82,7 +82,7 @@ async def _answer(
 async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
     """Test a sealed version with its sample request; return the result as a sentence.
 
-    Raises BackendError if the test fails.
+    Raises BackendError if the test fails, and as opened_parts() does.
     """
     async with opened_parts(repository, files) as model:
         await model.test()
@@ -110,7 +110,10 @@ async def answers(
 async def opened_parts(
     repository: ModelRepository, files: ComposedFiles
 ) -> AsyncIterator[ComposedModel]:
-    """Load the parts of a composed model, and yield the model, which is not tested yet."""
+    """Load the parts of a composed model, and yield the model, which is not tested yet.
+
+    Raises ConfigError if a part is missing or composed itself, and the errors of loading.
+    """
     tasks = load_tasks()
     metrics = Metrics(build={})
     workers = build_workers(settings_class(tasks.values())(), metrics, tasks.values())

@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
 def derive_program(root: Path, name: str) -> str:
     """Derive, check and publish the int8 program of a model's newest version; return a summary.
 
-    A program that an earlier release made with OLD_TOOL is replaced.
+    Does nothing if the version has such a program, if a package is missing, or if the program needs
+    calibration data; the summary then says so. A program that an earlier release made with OLD_TOOL
+    is replaced. Raises PaddlepoolError.
     """
     repository = open_repository(root)
     if name not in repository.composed_names():  # which read_version() rejects

@@ -441,7 +441,7 @@ def _announce(files: ModelFiles | ComposedFiles, *groups: str) -> None:
 def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
     """Measure and print the figures of each model; return 1 if a model card has different ones.
 
-    With --limit, --group or --write-cards, no model card is compared.
+    Composed models are left out. With --limit, --group or --write-cards, no model card is compared.
     """
     source = Source(
         data=args.data or DATA,

@@ -36,7 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the package. Raises ConfigError for a wrong name or a directory that is not empty."""
+    """Write the package.
+
+    Raises ConfigError for a wrong name, for a directory that is not empty, and if this installation
+    has no template.
+    """
     check_name(args.name)
     target: Path = args.directory or Path(args.name)
     template = next((folder for folder in (PACKED, CHECKOUT) if folder.is_dir()), None)

@@ -74,8 +74,9 @@ class Imported:
 
 
 def model_folders(root: Path) -> list[Path]:
-    """Return the folders below `root` with an `inference.yml`; hidden ones such as `.cache` are not
-    searched. Raises ConfigError if there is none.
+    """Return the folders below `root` that contain an `inference.yml`.
+
+    Hidden folders such as `.cache` are not searched. Raises ConfigError if there is none.
     """
     folders = [
         path.parent
@@ -110,9 +111,10 @@ def import_folder(
 ) -> Imported:
     """Publish the model of a folder with `inference.yml` as the next version of its model.
 
-    It is sealed in a temporary directory, on real pictures, at the shapes that the file names. If a
-    version already has these weights and this file, nothing is published. Raises ConfigError for a
-    file or name that cannot be used, and the errors of seal().
+    It is sealed in a temporary directory, on sample pictures. The program (.json) of a recogniser
+    of text is changed by reduce_to_best_class(). If a version already has these weights and this
+    file, nothing is published. Raises ConfigError for a file or name that cannot be used, and the
+    errors of seal().
     """
     try:
         config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
@@ -170,7 +172,10 @@ def import_folder(
 
 
 def _publish(directory: Path, model: Path, config: str) -> Path:
-    """Copy a sealed version to the repository, with a new config.toml, and return its directory."""
+    """Copy a sealed version to the repository; return its directory there.
+
+    `config` is the text of the model's new config.toml; an empty one leaves the file as it is.
+    """
     number = next_version(model)
     with staged_version(model, number) as staged:
         for path in directory.iterdir():
@@ -308,7 +313,8 @@ def compose_ocr(
 ) -> Imported | None:
     """Publish the model `ocr` of a detector and a recogniser among `models`.
 
-    Returns None if one of them is missing, or the repository has a model `ocr` already.
+    Returns None if one of them or the task `ocr` is missing, or the repository has a model `ocr`
+    already. Raises as seal_composed() does.
     """
     tasks, kinds = load_tasks(), {model.kind: model.name for model in models}
     model = repository / OCR

@@ -107,7 +107,7 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
 
 def _pull_ocr(repository: Path, *, timeout: float) -> None:
-    """Publish the models that read text, unless `ocr` has a version.
+    """Publish the models that read text, with model cards, unless `ocr` has a version.
 
     Raises as import_source() does.
     """

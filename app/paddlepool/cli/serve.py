@@ -139,7 +139,7 @@ def _log_formatter(log_format: str, replica: str) -> logging.Formatter:
 def main() -> int:
     """Serve as a child process of another program.
 
-    Ends when standard input closes: the parent may close it, and its end closes it in any case.
+    Ends at once, with exit code 0, when standard input closes, as it does when the parent ends.
     """
     parser = argparse.ArgumentParser()
     configure(parser)

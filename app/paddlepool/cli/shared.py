@@ -95,7 +95,8 @@ def served_repository(settings: Settings) -> Path:
 
     If none was chosen and there is no ./model_repo, this is the user's own repository. The first
     call fills it with the shipped models. While its U²-Netp is unchanged, each call tries to add
-    the official weights. Files that the user has changed are never overwritten. Raises ConfigError.
+    the official weights. Files that the user has changed are never overwritten. Raises ConfigError
+    if the repository cannot be made.
     """
     configured = settings.model_repository
     if settings.repository_is_chosen or configured.exists():
