@@ -231,7 +231,10 @@ def _known(method: str, options: Mapping[str, Any], kind: type[Any]) -> dict[str
 
 
 def _content(source: Source) -> bytes | Path:
-    """Return the bytes of an open file or of a picture at once; a path is read when it is sent."""
+    """Return the bytes of an open file or of a picture, or the path, which is read when sending.
+
+    Raises TypeError for anything else.
+    """
     if isinstance(source, bytes):
         return source
     if isinstance(source, str | PathLike):

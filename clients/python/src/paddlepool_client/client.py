@@ -47,7 +47,7 @@ class Client:
     """Blocking client of one server; thread-safe.
 
     `timeout` is in seconds, for connecting and for each wait for bytes. A server on a loopback
-    address is called without a proxy. Every method raises RequestFailed.
+    address is called without a proxy. Every method that sends a request can raise RequestFailed.
     """
 
     def __init__(
@@ -60,8 +60,11 @@ class Client:
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises ValueError if the key has characters that no header can contain, or a proxy
-        variable of the environment cannot be used."""
+        """Raise ValueError for a key or a proxy variable that cannot be used.
+
+        A key must not have characters that no header can contain. Raises httpx.InvalidURL if `url`
+        cannot be parsed.
+        """
         settings = _settings(url, api_key, timeout)
         with _named_variables():
             http = httpx.Client(transport=transport, **settings)
@@ -105,9 +108,9 @@ class Client:
         return self._run(calls.info())
 
     def ready(self, model: str | None = None) -> bool:
-        """Whether all models, or this one (`name` or `name@version`), are ready.
+        """Return whether all models, or this one (`name` or `name@version`), are ready.
 
-        Raises Unreachable if no server answers.
+        False for an unknown model. Raises Unreachable if no server answers.
         """
         return self._run(calls.ready(model))
 
@@ -130,7 +133,7 @@ class Client:
 
 
 class AsyncClient:
-    """Client for asyncio; many tasks may share it."""
+    """Client for asyncio, with the methods of Client; many tasks may share it."""
 
     def __init__(
         self,
@@ -253,7 +256,7 @@ def _settings(url: str, api_key: str | None, timeout: float) -> dict[str, Any]:
     """Return the settings of httpx's client. A loopback address is called without a proxy.
 
     A proxy would take that address for its own machine. Certificates still come from the
-    environment.
+    environment. Raises ValueError for a wrong key, and httpx.InvalidURL.
     """
     headers = _headers(api_key)
     address = httpx.URL(url)
@@ -277,7 +280,7 @@ def _named_variables() -> Iterator[None]:
 
 
 def _encoded(value: Any) -> bytes:
-    """JSON in UTF-8. A lone surrogate is escaped, so that the server can reject it."""
+    """Return JSON in UTF-8. A lone surrogate is escaped, so that the server can reject it."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 

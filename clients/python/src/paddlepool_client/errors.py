@@ -95,7 +95,7 @@ BY_HUNDRED = {4: InvalidRequest, 5: ServerFault}
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """Build the error from a reply, even from a proxy without problem documents."""
+    """Return the error of a reply, even if a proxy sent it, without a problem document."""
     status, headers = response.status_code, response.headers
     problem = _problem(response)
     members = {

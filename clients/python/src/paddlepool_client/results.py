@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segmentation:
-    """An encoded cut-out, mask or composite: `content` is the file, `content_type` its format.
+    """An encoded result of `/segment`: `content` is the file, `content_type` its format.
 
     A notebook shows it as a picture.
 
@@ -74,7 +74,10 @@ class Emotion:
 
     @classmethod
     def lists_of(cls, response: httpx.Response, *, texts: int) -> list[list[Self]]:
-        """Raises ValueError unless there is one list for each text."""
+        """Return the emotions of each text from a reply.
+
+        Raises ValueError unless there is one list for each text.
+        """
         lists = response.json()
         if len(lists) != texts:
             raise ValueError(f"{len(lists)} results of {texts} texts")
@@ -166,7 +169,7 @@ class OcrResult:
 
     @classmethod
     def of(cls, response: httpx.Response, *, pictures: int) -> Self:
-        """Raises ValueError if there are fewer pages than pictures."""
+        """Return the pages from a reply. Raises ValueError if there are fewer than pictures."""
         body = response.json()
         pages = tuple(
             OcrPage(
@@ -220,7 +223,7 @@ class Model:
 
 
 def _origin(response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]:
-    """What answered, and how long it took."""
+    """Return what answered, and how long it took."""
     headers = response.headers
     return {
         "model": f"{body['model']}@{body['version']}",
@@ -231,6 +234,6 @@ def _origin(response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _timings(header: str) -> dict[str, float]:
-    """`decode;dur=1.5, infer;dur=200` as a mapping."""
+    """Return a header such as `decode;dur=1.5, infer;dur=200` as milliseconds by stage."""
     parts = (part.strip().partition(";dur=") for part in header.split(","))
     return {stage: float(duration) for stage, _, duration in parts if duration}

@@ -55,7 +55,7 @@ def positive(text: str) -> int:
 
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
-    """The options given for model, group and deadline."""
+    """Return the command's options for model, group and deadline, if any."""
     options = vars(args)
     return {name: options[name] for name in ROUTING if options.get(name) is not None}
 
@@ -64,9 +64,10 @@ def routing(args: argparse.Namespace) -> dict[str, str | int]:
 def server_of(
     args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> Iterator[str]:
-    """Yield the address of a server that answers and has the requested model. Raises CommandError.
+    """Yield the address of a server that answers and has the requested model and group.
 
-    `connect` builds a client from an address and further settings.
+    `connect` builds a client from an address and further settings. Raises CommandError if there is
+    no such server, and also after the block if the group could not start.
     """
     with _own_server() if args.local else contextlib.nullcontext(checked(args.url)) as url:
         _check(url, args, task=task, connect=connect)
@@ -109,7 +110,7 @@ def _check(
 
 
 def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """The task's models from /info; empty if the command names neither model nor group."""
+    """Return the task's models from /info; none if the command names neither model nor group."""
     if not (args.model or args.predictor):
         return []
     return [model for model in client.info()["models"] if model["task"] == task]
@@ -156,12 +157,12 @@ def key_fits(api_key: str | None) -> str | None:
 
 
 def with_address(url: str, error: RequestFailed) -> str:
-    """The error's message with the server's address, which an ApiError lacks."""
+    """Return the error's message with the server's address, which an ApiError lacks."""
     return f"{without_user(URL(url))}: {error}" if isinstance(error, ApiError) else str(error)
 
 
 def unreachable(error: Unreachable) -> CommandError:
-    """The error for a server that does not answer, with advice if there is none."""
+    """Return the error for a server that does not answer, with advice if nothing listens there."""
     if not isinstance(error.__cause__, NO_CONNECTION):
         return CommandError(str(error))
     return CommandError(
@@ -173,7 +174,8 @@ def unreachable(error: Unreachable) -> CommandError:
 def _own_server() -> Iterator[str]:
     """Start a server on a free local port; yield its address when its models are loaded.
 
-    It is a separate process, so pictures are opened and models run with the usual confinement.
+    It is a separate process, so pictures are opened and models run with the usual confinement. The
+    block's end kills it. Raises CommandError if it ends before its models are loaded.
     """
     variables = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(PREFIX)}
     variables |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}

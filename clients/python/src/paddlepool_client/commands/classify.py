@@ -61,7 +61,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     """Print the labels of each picture, or write them to a file.
 
     Returns 0 if every picture has labels, 1 if some failed, 2 if there is no picture, and 130 after
-    Ctrl-C. After 1 and 130, the same command sends the pictures that are not in the file yet.
+    Ctrl-C. With -o, the same command then sends the pictures that are not in the file yet.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     if args.output and args.output.suffix not in FORMATS:
@@ -131,7 +131,10 @@ def _write(
     directory: Path | None,
     connect: Callable[..., Client],
 ) -> int:
-    """Write the labels of the pictures to `args.output` when every picture has been sent."""
+    """Write the labels of the pictures to `args.output` when every picture has been sent.
+
+    Until then, they are in a file beside it. Returns the exit code, see run().
+    """
     names = {
         path: (path.relative_to(directory) if directory else path).as_posix() for path in sources
     }

@@ -28,7 +28,10 @@ class Table:
     """
 
     def __init__(self, path: Path, *, encoding: str) -> None:
-        """Raises CommandError that names the line at fault."""
+        """Read the header, and check every row.
+
+        Raises CommandError if the file cannot be read or a row is wrong, and names the line.
+        """
         if not path.is_file():  # a pipe can be read only once
             raise CommandError(f"{path} is not a file")
         self._path = path

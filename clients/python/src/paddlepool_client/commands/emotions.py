@@ -22,7 +22,8 @@ def print_emotions(
 ) -> int:
     """Print all labels of one text, each with a bar, or the best label of each of several texts.
 
-    Raises CommandError for a rejected request, and for a text that cannot be encoded.
+    `args.top_k` sets another number of labels, `args.json` prints JSON. Returns 0. Raises
+    CommandError for a rejected request, and for a text that cannot be encoded.
     """
     for number, text in enumerate(texts, 1):
         try:

@@ -101,7 +101,10 @@ def run_pictures(
 
 
 def sources_of(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
-    """Return the files of the command, or its directory. Raises CommandError."""
+    """Return the files of the command, or its directory.
+
+    Raises CommandError if one does not exist, or if a directory is not the only argument.
+    """
     sources = [Path(picture) for picture in args.pictures]
     directories = [source for source in sources if source.is_dir()]
     if directories and len(sources) > 1:
@@ -115,7 +118,10 @@ def sources_of(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
 
 
 def standard_input(args: argparse.Namespace) -> bytes:
-    """Return the picture on standard input. Raises CommandError."""
+    """Return the picture on standard input.
+
+    Raises CommandError if it is empty, or if the command names another picture.
+    """
     if len(args.pictures) > 1:
         raise CommandError("- is standard input and must be the only picture")
     content = sys.stdin.buffer.read()
@@ -125,11 +131,11 @@ def standard_input(args: argparse.Namespace) -> bytes:
 
 
 def pictures_of(directory: Path, *, results: Path | None = None) -> list[Path]:
-    """Return the pictures of a directory without results.
+    """Return the pictures in and below a directory, without the results of earlier runs.
 
-    Results are in directories of results below it, or beside their picture.
-
-    Raises CommandError if `results` is the same directory: results would be read as pictures.
+    Results are in directories of results below it, or beside their picture. `results` is the
+    directory for new results. If there are no pictures, standard error says so. Raises CommandError
+    if `results` is the same directory: results would be read as pictures.
     """
     root = directory.resolve()
     output = root.parent if results is None else results.resolve()
@@ -199,7 +205,10 @@ def _one(
 
 
 def _results(args: argparse.Namespace, sources: list[Path], task: PictureTask) -> dict[Path, Path]:
-    """The path of each picture's result. Raises CommandError."""
+    """Return the path of each picture's result.
+
+    Raises CommandError if two have the same path, or if one is the picture itself.
+    """
     target = None if args.target is None else Path(args.target)
     if target is None:
         results = {path: path.with_suffix(f".{task.kind}.{task.suffix}") for path in sources}
@@ -216,7 +225,10 @@ def _results(args: argparse.Namespace, sources: list[Path], task: PictureTask) -
 
 
 def _named(picture: Path, suffix: str) -> str:
-    """A result's name: the picture's whole name, so that cat.jpg and cat.png do not collide."""
+    """Return a result's name: the picture's, and the suffix if the picture has another one.
+
+    The picture's own suffix stays, so that cat.jpg and cat.png do not collide.
+    """
     return picture.name if picture.suffix.lower() == f".{suffix}" else f"{picture.name}.{suffix}"
 
 
@@ -263,7 +275,7 @@ def _directory(
 
 
 def _is_result(name: Path, names: Collection[Path]) -> bool:
-    """Whether a file of this name, without its suffix, is a result beside one of these pictures."""
+    """Return whether a file of this name, without its suffix, is a result beside one of `names`."""
     return name.suffix[1:] in OUTPUTS and name.with_suffix("") in names
 
 

@@ -60,6 +60,6 @@ class Records:
 
 
 def line(value: Mapping[str, Any]) -> str:
-    """JSON on one line. A lone surrogate, as a file name may have it, is escaped."""
+    """Return JSON on one line. A lone surrogate, as a file name may have it, is escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"

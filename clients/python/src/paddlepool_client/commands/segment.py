@@ -66,7 +66,10 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The given parameters that affect the result."""
+    """Return the parameters that affect the result, without those left out.
+
+    Raises CommandError if the results' file has the suffix of another format.
+    """
     suffix = Path(args.target or "").suffix.lower()
     if suffix in SUFFIXES - FORMAT_OF.keys() and not (args.format or Path(args.target).is_dir()):
         raise CommandError(f"-o {args.target}: results are PNG, WebP or JPEG, not {suffix!r}")

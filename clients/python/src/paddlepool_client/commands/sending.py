@@ -85,8 +85,7 @@ def send(
 
 
 def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """The server's message for an option that is invalid for every picture; empty for other
-    errors."""
+    """Return the server's message for an option that is wrong for every picture; else nothing."""
     if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
         return ""
     message = error.detail.partition(" (in a query")[0]
@@ -97,8 +96,10 @@ def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
 
 
 def is_fatal(error: Exception) -> bool:
-    """Whether every other picture would fail, too: no server, no access, no such model, or a
-    rejected option or background."""
+    """Return whether every other picture would fail, too.
+
+    The cause is then no server, no access, no such model, or a rejected option or background.
+    """
     if isinstance(error, ApiError) and (
         error.status == NOT_FOUND
         or error.code == "invalid_parameter"

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _is_file(text: str) -> bool:
-    """Whether `text` is a path: of an existing file, or of any file that ends in .csv."""
+    """Return whether `text` is a path: of an existing file, or of any file that ends in .csv."""
     with contextlib.suppress(OSError, ValueError):  # too long for a name, or contains NUL
         return text.endswith(".csv") or (text not in ("", STANDARD) and Path(text).exists())
     return False
@@ -146,7 +146,10 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
 
 
 def _check_columns(args: argparse.Namespace, table: Table) -> tuple[int, list[str]]:
-    """The index of the text column, and the output's header. Raises CommandError."""
+    """Return the index of the text column, and the output's header.
+
+    Raises CommandError unless the table has this column once and none of the new ones.
+    """
     count = table.columns.count(args.column)
     if not count:
         raise CommandError(
@@ -173,7 +176,7 @@ def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
 def _classify(
     client: Client, texts: list[str], options: Mapping[str, Any]
 ) -> list[Emotion | ApiError]:
-    """The best emotion of each text, or its error."""
+    """Return the best emotion of each text, or its error. Raises errors that no text caused."""
     try:
         return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **options)]
     except ApiError as error:
