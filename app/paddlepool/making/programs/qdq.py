@@ -62,8 +62,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """The quantisation of activations, from ranges measured on data, and the layers left in float.
-    """
+    """The quantisation of activations, by ranges measured on data, and the layers left in float."""
 
     activations: tuple[Activation, ...]
     float_layers: tuple[str, ...]

@@ -117,7 +117,7 @@ async def _loaded(content: bytes | Path, wire: Wire) -> bytes:
 
 
 async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | RequestFailed:
-    """Return a reply, or a retryable error. Raises Unreachable or InvalidReply for other failures."""
+    """Return a reply, or a retryable error. Raises Unreachable or InvalidReply for other errors."""
     try:
         return await wire.send(request)
     except NEVER_SENT as error:
