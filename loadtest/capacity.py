@@ -253,7 +253,7 @@ def costs_of(row: Row) -> Row:
         "balancer": _number(balancer),
         "network": _number(network),
         "busy": rate / api,
-        "replicas": _number(first / rate),
+        "replicas": f"{first / rate:.0f}",
         "first": _number(first),
         "first_part": first_part,
         "second": _number(second),
