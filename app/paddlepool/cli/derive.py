@@ -48,7 +48,7 @@ def derive_program(root: Path, name: str) -> str:
 
     Does nothing if the version has such a program, if a package is missing, or if the program needs
     calibration data; the summary then says so. A program that an earlier release made with OLD_TOOL
-    is replaced. Raises PaddlepoolError.
+    is replaced. Raises the errors of read_version(), derive_int8() and checked().
     """
     repository = open_repository(root)
     if name not in repository.composed_names():  # which read_version() rejects

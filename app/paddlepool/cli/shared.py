@@ -73,7 +73,8 @@ def read_model(args: argparse.Namespace) -> ModelFiles:
 def read_version(repository: ModelRepository, name: str, version: int | None = None) -> ModelFiles:
     """Read and verify a version, by default the newest.
 
-    Raises ModelNotFound, ConfigError, ManifestError and OSError.
+    Raises ModelNotFound for an unknown model, ConfigError for an invalid config.toml, ManifestError
+    for a missing or damaged version, and OSError.
     """
     versions = repository.versions(name)
     if not versions:

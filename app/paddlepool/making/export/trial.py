@@ -222,7 +222,10 @@ class _Trials:
             raise
 
     def outputs(self, inputs: Tensors) -> Tensors | None:
-        """Return the outputs; None if the run fails, with `refusal` set. Raises ExportError."""
+        """Return the outputs; None if the run fails, with `refusal` set.
+
+        Raises ExportError if no predictor can be opened.
+        """
         try:
             return self.run(inputs)
         except ExportError:

@@ -280,7 +280,7 @@ PARSER = TypeAdapter(ShippedRanges)
 
 
 def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
-    """Return the shipped ranges for the weights with this sha256, or None."""
+    """Return the shipped ranges for the weights with this sha256; None if there are none."""
     for path in sorted(DIRECTORY.glob("*.json")):
         shipped = PARSER.validate_json(path.read_bytes(), strict=True)
         if shipped.weights_sha256 == weights_sha256:

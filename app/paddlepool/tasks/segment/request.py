@@ -38,7 +38,10 @@ _LENGTH = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)(px|%)", re.ASCII)
 
 
 def read_colour(text: str) -> Colour:
-    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`. Raises ValueError."""
+    """Read #rgb, #rgba, #rrggbb, #rrggbbaa, a CSS name or `transparent`.
+
+    Raises ValueError for another text.
+    """
     name = text.strip().lower()
     if name == "transparent":
         return (0, 0, 0, 0)
@@ -85,7 +88,7 @@ def _position(value: Any) -> Any:
 def _margins(text: str) -> tuple[tuple[float, str], ...]:
     """Read one, two (vertical, horizontal) or four margins, as in CSS; return four.
 
-    Raises ValueError.
+    Raises ValueError for another text.
     """
     return tuple((_lengths(text, _LENGTH, 1, 2, 4) * 4)[:4])
 

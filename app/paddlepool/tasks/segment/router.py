@@ -152,7 +152,7 @@ def result_headers(result: SegmentResult) -> dict[str, str]:
 
 
 def _request_body() -> dict[str, Any]:
-    """Return the body's description: its files, without parameters as fields of the form.
+    """Return the OpenAPI description of the body: its files, not the parameters.
 
     Parameters are already declared for the query. With a second declaration here, API pages would
     offer each of them twice.

@@ -52,7 +52,8 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
 
     The memory gets the picture with at most `most_pixels`, or nothing if _needs_pixels() is false.
     meta: limits, network {size, mean, std} or {operations} of a semantic segmentation model,
-    most_pixels of the result or None, and the options. Raises InputError.
+    most_pixels of the result or None, and the options. Raises InputError for a bad picture, and for
+    one that is too large for the network, the format or labels.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -115,7 +116,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
 
     meta: shape of the picture and of the background (None without one), the options and limits,
     and foreground, which is None for a matting model, else the arguments of foreground_of().
-    Raises OutputTooLarge and ModelOutputInvalid.
+    Raises OutputTooLarge as _compose() and encode() do, and ModelOutputInvalid for wrong labels.
     """
     started = time.perf_counter()
     if meta["foreground"] is None:

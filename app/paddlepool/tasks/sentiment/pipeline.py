@@ -321,7 +321,7 @@ TextJobs = tuple[Sequence[Tokenised], Sequence[int], Sequence[Tensors]]
 
 
 class SentimentPipeline:
-    """Implements the Pipeline port; a payload is a TextRequest."""
+    """Implements the Pipeline port; a payload is a TextRequest, a value a tuple of TextScores."""
 
     def __init__(self, info: ServedModelInfo, *, executor: Executor) -> None:
         """Open the version's tokenizer.json. Raises ConfigError if it or the model is unusable."""

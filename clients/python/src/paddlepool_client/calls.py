@@ -231,9 +231,9 @@ def _known(method: str, options: Mapping[str, Any], kind: type[Any]) -> dict[str
 
 
 def _content(source: Source) -> bytes | Path:
-    """Return the bytes of an open file or of a picture, or the path, which is read when sending.
+    """Return the bytes of a picture's file, or its path, which is read when sending.
 
-    Raises TypeError for anything else.
+    Raises TypeError if `source` is no Source.
     """
     if isinstance(source, bytes):
         return source

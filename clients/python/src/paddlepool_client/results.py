@@ -51,7 +51,10 @@ class Segmentation:
         )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the file as it came, whatever the path's suffix. Raises OSError."""
+        """Write the file as it came, whatever the path's suffix.
+
+        Raises OSError if it cannot be written.
+        """
         Path(path).write_bytes(self.content)
 
     def _repr_png_(self) -> bytes | None:

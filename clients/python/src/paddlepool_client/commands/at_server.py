@@ -48,7 +48,7 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> int:
-    """Parse a positive integer. Raises ArgumentTypeError."""
+    """Parse a positive integer. Raises ArgumentTypeError for another text."""
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, received {text!r}")
     return int(text)
@@ -82,7 +82,7 @@ def server_of(
 def _check(
     url: str, args: argparse.Namespace, *, task: str, connect: Callable[..., Client]
 ) -> None:
-    """Check connection, model and group before the first request. Raises CommandError."""
+    """Raise CommandError unless the server answers and has the requested model and group."""
     try:
         client = connect(url, retries=ONCE)
     except ValueError as error:
@@ -150,7 +150,7 @@ def checked(url: str) -> str:
 
 
 def key_fits(api_key: str | None) -> str | None:
-    """Return the key. Raises CommandError if no header can contain it."""
+    """Return the key, if any. Raises CommandError if no header can contain it."""
     if api_key and not api_key.isprintable():
         raise CommandError("--api-key has characters that are invalid in an HTTP header")
     return api_key

@@ -76,7 +76,7 @@ href="data:image/{_media_type(picture)};base64,{data}"/>
 
 
 def _text(line: OcrLine) -> str:
-    """Return the element of a line, as long and as high as its box."""
+    """Return the SVG text of a line, as long and as high as its box; vertical text is turned."""
     top_left, top_right, _, bottom_left = line.box
     length, size = math.dist(top_left, top_right), math.dist(top_left, bottom_left)
     start, first, last = bottom_left, top_left, top_right

@@ -101,7 +101,7 @@ def run_pictures(
 
 
 def sources_of(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
-    """Return the files of the command, or its directory.
+    """Return the files of the command and None, or no files and its directory.
 
     Raises CommandError if one does not exist, or if a directory is not the only argument.
     """

@@ -30,7 +30,10 @@ class Records:
             self._resume()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append a record, which has the member `picture`. Raises OSError."""
+        """Append a record, which has the member `picture`.
+
+        Raises OSError if the file cannot be written.
+        """
         with self._adding:
             first = not self.part.exists()
             with self.part.open("a", encoding="utf-8", newline="") as file:
