@@ -229,7 +229,7 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
 
 
 async def _load(parts: _Parts, stopping: threading.Event) -> None:
-    """Load every model, then poll for changes if the settings say so."""
+    """Load every model, start to compare groups, and poll for changes if the settings say so."""
     settings, registry = parts.services.settings, parts.services.registry
     build = partial(RepositoryWatcher, parts.repository, registry)
     watcher = await in_thread_or_inline("repository", build)

@@ -104,7 +104,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _claims(args: argparse.Namespace) -> int:
-    """Run loadtest/claims.py of the checkout that contains this package; return its exit code."""
+    """Run loadtest/claims.py of the checkout that contains this package; return its exit code.
+
+    Raises ConfigError if the package is not in a checkout.
+    """
     script = Path(__file__).parents[3] / "loadtest" / "claims.py"
     if not script.exists():
         raise ConfigError("--claims runs loadtest/claims.py, which only a checkout has")

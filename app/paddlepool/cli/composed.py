@@ -65,7 +65,11 @@ def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
 async def _answer(
     repository: ModelRepository, files: ComposedFiles, sample: bytes
 ) -> tuple[Any, str]:
-    """Answer the sample request; return the answer and its JSON text. Raises as seal_composed()."""
+    """Answer the sample request; return the answer and its JSON text.
+
+    Raises ExportError if check() rejects the answer after a conversion to JSON and back, the errors
+    of opened_parts(), and those of the request.
+    """
     async with opened_parts(repository, files) as model:
         answer = await model.answer(sample)
         try:

@@ -442,6 +442,7 @@ def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> in
     """Measure and print the figures of each model; return 1 if a model card has different ones.
 
     Composed models are left out. With --limit, --group or --write-cards, no model card is compared.
+    Raises ConfigError if a named model has no measure, or data or a card to write cannot be read.
     """
     source = Source(
         data=args.data or DATA,

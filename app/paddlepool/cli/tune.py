@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     """Find the best configuration or group, and write it to config.toml.
 
     Nothing is written with --dry-run, or if the user does not consent to a new default group.
-    Returns 1 and leaves config.toml unchanged if nothing is fast enough.
+    Returns 1 and leaves config.toml unchanged if nothing is fast enough. Raises ConfigError for
+    wrong options and as the search or the comparison does.
     """
     for name in ("p95", "seconds"):
         value = getattr(args, name)
@@ -100,7 +101,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 
 
 def _confirm(question: str) -> bool:
-    """Ask for consent on the terminal; return False without one."""
+    """Ask for consent on the terminal. Without one, print how to consent and return False."""
     if not sys.stdin.isatty():
         print(f"{question} There is no terminal to ask: use --yes")
         return False

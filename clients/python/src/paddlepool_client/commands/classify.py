@@ -61,7 +61,8 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     """Print the labels of each picture, or write them to a file.
 
     Returns 0 if every picture has labels, 1 if some failed, 2 if there is no picture, and 130 after
-    Ctrl-C. With -o, the same command then sends the pictures that are not in the file yet.
+    Ctrl-C. With -o, the same command then sends the pictures that are not in the file yet. Raises
+    CommandError for wrong options, and if the server is gone or would reject every picture.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     if args.output and args.output.suffix not in FORMATS:

@@ -72,7 +72,8 @@ def run_pictures(
     """Make the results of the command's pictures.
 
     Returns 0 if every picture has its result, 1 if some failed, 2 if there is no picture, and 130
-    after Ctrl-C: requests in progress finish, and the next run continues.
+    after Ctrl-C: requests in progress finish, and the next run continues. Raises CommandError for
+    wrong options, and if the server is gone or would reject every picture.
     """
     if STANDARD in args.pictures:
         return _standard_input(args, task, connect)

@@ -18,9 +18,9 @@ class Records:
     """
 
     def __init__(self, part: Path, options: Mapping[str, Any]) -> None:
-        """Read the whole lines of an earlier run.
+        """Read the whole lines of an earlier run, and cut off an incomplete one.
 
-        Raises CommandError if it had other options, and OSError if the file cannot be read.
+        Raises CommandError if the file is damaged or that run had other options, and OSError.
         """
         self.part = part
         self.by_picture: dict[str, dict[str, Any]] = {}

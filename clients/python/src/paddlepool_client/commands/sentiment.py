@@ -97,7 +97,8 @@ def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
     """Write the rows with the columns ADDED.
 
     Returns 0 if every text has a label, 1 if a row has an error, 2 if the server failed before the
-    end and 130 after Ctrl-C. After 2 and 130, the same command continues with the rest.
+    end and 130 after Ctrl-C. After 2 and 130, the same command continues with the rest. Raises
+    CommandError for wrong options or a wrong file, and if no server answers at the start.
     """
     # Find mistakes in the arguments or the file before anything is written.
     table = Table(args.file, encoding=args.encoding)
