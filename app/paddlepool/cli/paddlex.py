@@ -62,7 +62,7 @@ ROWS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """A published version, and the facts about the model as lines of two texts, for display.
+    """An imported model, with the facts about it as lines of two texts, for display.
 
     `kind` is the operation after the model; None for a composed model.
     """

@@ -94,7 +94,7 @@ LEAST_ROW = 1e-12
 
 
 def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
-    """Quantise matrix products; each row of their inputs gets its own scale at every run.
+    """Quantise matrix products in place; each row of their inputs gets its own scale at every run.
 
     A row is divided by its largest absolute value, and its results are multiplied by that value.
     """

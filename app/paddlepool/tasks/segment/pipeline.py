@@ -221,7 +221,10 @@ class SegmentPipeline:
         descriptors: list[int] = []
 
         async def decode(stage: str, meta: Mapping[str, Any], body: bytes, about: str) -> Reply:
-            """Decode `body` into a new picture; an InputError names the field `about`, if any."""
+            """Decode `body` into a new picture, and subtract its pixels from the caller's quota.
+
+            An InputError names the field `about`, if any.
+            """
             size = RGBA * self._codecs.limits.pixels
             picture = held.enter_context(self._codecs.pictures.open(size))
             descriptors.append(picture.descriptor)

@@ -193,7 +193,7 @@ def _shrink(pixels: Pixels, most: float) -> Pixels:
 def _labels(output: NDArray[Any], height: int, width: int) -> Pixels:
     """Return the label of each pixel (height, width) from the model's output.
 
-    Raises ModelOutputInvalid for a label above 255, and as pixel_labels() does.
+    Raises ModelOutputInvalid for a label above 255, and as label_map() does.
     """
     labels = label_map(output, height=height, width=width)
     if labels.dtype != np.uint8:

@@ -45,7 +45,8 @@ class Retries:
     """How often and after which delay to retry a 429, a 503 or a lost connection.
 
     `attempts` includes the first one; 1 never retries. `base_seconds` is the first delay if the
-    server names none, and doubles each time.
+    server names none; it doubles each time, up to MAX_WAIT_SECONDS. A reply that is late is not
+    retried, nor one that names a longer delay. Raises ValueError if `attempts` is below 1.
     """
 
     attempts: int = 5
@@ -73,7 +74,7 @@ class Wire(Protocol):
 
 
 async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
-    """Send a call until it has a reply; return its result.
+    """Send a call, again as often as `retries` allows; return its result.
 
     Raises RequestFailed, and OSError for an unreadable file.
     """
