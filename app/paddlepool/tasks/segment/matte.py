@@ -34,7 +34,10 @@ class Area:
 
 
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
-    """Add margins (top, right, bottom, left) to the subject, in pixels or percent of its side."""
+    """Return the subject's area with margins (top, right, bottom, left) in pixels or percent.
+
+    A percentage is of the side along which the margin is added.
+    """
     sides = (subject.height, subject.width) * 2
     top, right, bottom, left = (
         round(value / 100 * side) if unit == "%" else int(value)

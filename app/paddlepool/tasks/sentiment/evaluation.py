@@ -230,7 +230,8 @@ class LabelComparison(_TextJobs):
 
         In a .jsonl file, each line is an object and the text is its member `text`.
 
-        Raises ConfigError if a file cannot be read, and InputError if a text is not accepted.
+        Raises ConfigError for a file that cannot be read or has another line, and InputError if a
+        text is not accepted.
         """
         texts: list[str] = []
         for file in files:

@@ -50,7 +50,7 @@ def _text(value: object) -> object:
 
 
 def _fraction(value: object) -> object:
-    """Return the number of a fraction such as "1./255.", as PaddleOCR writes a scale."""
+    """Return the number of a fraction such as "1./255." (PaddleOCR's scale), other values as is."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*/\s*([\d.]+)\s*", value)):
         return float(match[1]) / float(match[2])
     return value
@@ -311,7 +311,7 @@ def read_inference_config(text: str, *, paddlex_order: bool = True) -> Inference
 
     PaddleX runs the operations in the order of OPERATIONS, not in that of the file. Without
     `paddlex_order`, the order of the file is kept. Raises ConfigError, which names the fault and a
-    remedy.
+    remedy, for a file that cannot be used.
     """
     try:
         document = yaml.safe_load(text)

@@ -30,7 +30,7 @@ class Text(NamedTuple):
 def top_labels(
     scores: NDArray[Any], *, topk: int, label_list: Sequence[str] | None = None
 ) -> list[list[Label]]:
-    """Return the `topk` best classes of each picture, the best first: PaddleX's `Topk`.
+    """Return the `topk` best classes of each picture, or all, the best first: PaddleX's `Topk`.
 
     `scores` is (pictures, classes). A class without a label has its number as label. The score is
     the model's own number, which PaddleX rounds to five decimals.

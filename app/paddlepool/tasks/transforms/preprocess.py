@@ -85,8 +85,9 @@ def resize(
 ) -> Values:
     """Resize to `target_size` (width, height); with `keep_ratio`, to fit into it.
 
-    Both sides are rounded up to multiples of `size_divisor`, if it is set. A `target_size` of -1
-    returns the picture as it is.
+    For `keep_ratio`, the longer side of `target_size` limits the picture's longer side. Both sides
+    are rounded up to multiples of `size_divisor`, if it is set. A `target_size` of -1 returns the
+    picture as it is.
     """
     if isinstance(target_size, int):  # -1: the picture's own size
         return picture
