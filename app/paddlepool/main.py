@@ -258,7 +258,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
 
 
 def _facts_of(served: AnyModel) -> dict[str, str]:
-    """Return what the log says about a served model: its parts, or its default group."""
+    """Return what the log says of a served model: its parts, or its default group and weights."""
     if isinstance(served, ComposedModel):
         parts = (f"{name}={part.name}@{part.version}" for name, part in served.parts.items())
         return {"parts": ", ".join(parts)}

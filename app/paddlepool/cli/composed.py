@@ -30,10 +30,11 @@ DRAIN_SECONDS = 5.0
 def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
     """Answer the sample request in a directory MODEL/VERSION and write its manifest.
 
-    The directory holds one file, the sample. Returns the answer, which is written beside it. The
-    pipeline's check must accept the answer after a conversion to JSON and back, because a server
-    compares with the stored answer. Raises ExportError, and the errors of the parts and of the
-    request.
+    The directory must hold one file, the sample, and may hold an earlier answer. Returns the
+    answer, which is written beside it. The pipeline's check must accept the answer after a
+    conversion to JSON and back, because a server compares with the stored answer. Raises
+    ExportError if it does not, for other files, and for a version that is sealed already. Raises
+    the errors of the parts and of the request.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if (directory / MANIFEST).exists():

@@ -136,7 +136,8 @@ class Chooser:
     def _try(self, served: ServedModel, name: str, together: int) -> tuple[Candidate, bool]:
         """Measure the candidate `name` against the first group. Raises Closed.
 
-        Each group runs up to `together` processes. Returns the result, and whether it is final.
+        Each group runs up to `together` processes. Returns the result, and whether it is final. If
+        the first group is the base of `name`, also records whether `name` has an effect.
         """
         config = served.files.config
         group, first = config.group(name), config.default_group

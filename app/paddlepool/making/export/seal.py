@@ -69,10 +69,10 @@ def seal(
 
     `real_inputs` are .npz files, or values of the program's only input. Each of `shapes` has a text
     `NAME=SIZE,…` for every input. For their use see run_trial(). If there is no config.toml, writes
-    one for this `usage`; it has groups of a lower precision only if their outputs for real inputs
-    agree by the measure of `agreement_of`. Then writes selftest.npz. Writes manifest.json last,
-    because that makes the version visible to servers. If writing one of these files fails, removes
-    what it has written.
+    one for this `usage`, in which groups of a lower precision are candidates only if their outputs
+    for real inputs agree by the measure of `agreement_of`. Then writes selftest.npz. Writes
+    manifest.json last, because that makes the version visible to servers. If writing one of these
+    files fails, removes what it has written.
 
     Raises ExportError before it writes a file if the program cannot be served or the default group
     of config.toml gives wrong results, and ConfigError for an invalid config.toml or for
