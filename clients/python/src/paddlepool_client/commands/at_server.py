@@ -197,7 +197,10 @@ def _own_server() -> Iterator[str]:
 
 
 def _loaded(log: Iterable[str]) -> str:
-    """Read the address from the log. Raises CommandError with the last log lines of the server."""
+    """Read the address from the server's log until it is ready.
+
+    Raises CommandError with the last line if the log ends before.
+    """
     url = last = ""
     for line in log:
         last = line.strip()

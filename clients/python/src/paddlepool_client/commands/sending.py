@@ -85,7 +85,7 @@ def send(
 
 
 def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """Return the server's message for an option that is wrong for every picture; else nothing."""
+    """Return the server's message for an option that is wrong for every picture; else ""."""
     if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
         return ""
     message = error.detail.partition(" (in a query")[0]
