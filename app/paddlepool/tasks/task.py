@@ -167,7 +167,8 @@ def slices_of(
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
     """Return the comparison of the model's task; None without one.
 
-    A model without a task has one, and ConfigError is raised, as for agreement_of().
+    A model without a task has one if its inference.yml describes a text detector or recogniser.
+    Raises ConfigError as agreement_of() does.
     """
     task = task_of(info)
     if task is None:

@@ -175,8 +175,7 @@ def write_default_group(path: Path, name: str) -> None:
 
     It then starts when the default group did, with the server or on demand. If another group was
     the default, `name` also gets as many instances as fit into the threads of that group, at least
-    one, and that group starts on demand.
-    Raises ConfigError as write_group() does.
+    one, and that group starts on demand. Raises ConfigError as write_group() does.
     """
     config = load_config(path)
     with _edited(path) as document:

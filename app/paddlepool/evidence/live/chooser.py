@@ -94,8 +94,9 @@ class Chooser:
     def choose_one(self) -> bool:
         """Measure one candidate, choose a default group, or give up a crashing one. Raises Closed.
 
-        A default group is chosen once all candidates of its model are measured. Blocks the thread.
-        Returns False if there is nothing to do.
+        A default group is chosen once all candidates of its model are measured. Models on demand
+        are measured only while they run. Blocks the thread. Returns False if there is nothing to
+        do.
         """
         if self.precision == "off":
             return False
@@ -201,11 +202,11 @@ class Chooser:
         return 0
 
     def _conclude(self, served: ServedModel, search: _Search) -> None:
-        """Make the best candidate the default group, or keep the first group; store the choice.
+        """Make the best candidate the default group, or else the first group; store the choice.
 
-        Undecided candidates are measured again later; while there are any, keeping the first group
-        is not stored. If the best candidate cannot start, marks it as unfit, so that the next call
-        chooses another one.
+        Undecided candidates are measured again later. If no other is better, the present default
+        group stays until then, and nothing is stored. If the best candidate cannot start, marks it
+        as unfit, so that the next call chooses another one.
         """
         config = served.files.config
         candidates = tuple(search.results.values())
@@ -274,7 +275,7 @@ class Chooser:
         search.not_before = self.clock() + RETRY_SECONDS
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
-        """Return to the first group if the chosen one crashes or cannot start, as on demand.
+        """Return to the first group if the chosen one keeps crashing or cannot start (on demand).
 
         Returns False if nothing was done.
         """

@@ -90,7 +90,7 @@ def pages_of(body: bytes, limits: PictureLimits, most: int) -> list[int]:
 
     The first directory is a page; others are not if they hold a smaller version or a mask of a
     page. Reads no pixels, and no further directory after `most` pages or MOST_DIRECTORIES. Raises
-    InputError.
+    UnsupportedMediaType as sniff() does, and ImageUnreadable for damaged data.
     """
     kind = sniff(body, limits.formats)
     if kind != "TIFF":
@@ -109,7 +109,10 @@ def pages_of(body: bytes, limits: PictureLimits, most: int) -> list[int]:
 
 
 def _directories(body: bytes) -> Iterator[ImageFileDirectory_v2]:
-    """Yield the directories of a TIFF, all in one object that changes; ends at a cycle."""
+    """Yield the directories of a TIFF, all in one object that changes; ends at a cycle.
+
+    Raises ValueError for an empty directory, and the errors of Pillow for damaged data.
+    """
     file, directory = io.BytesIO(body), ImageFileDirectory_v2(body[:8])
     seen: set[int] = set()
     while (offset := directory.next) and offset not in seen:

@@ -30,7 +30,7 @@ NEAR = 16
 
 
 def _check_pages(count: int, *, png: bool) -> None:
-    """Raise InvalidParameter or TooManyInputs if a request has too many pages."""
+    """Raise InvalidParameter for several pages with `png`, TooManyInputs beyond MOST_PAGES."""
     if png and count > 1:
         raise InvalidParameter(
             f"format=png draws one page, received {count}",
