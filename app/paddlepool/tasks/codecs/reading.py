@@ -20,7 +20,8 @@ def read_picture(
     """Decode `body` to RGB over white, and return the arrays of `function(pixels, values)`.
 
     meta: limits, function ("module:name") and values. The returned mapping has the number of
-    `pixels`, and the `seconds` of the stages `decode` and `preprocess`.
+    `pixels`, and the `seconds` of the stages `decode` and `preprocess`. Raises the errors of
+    decode() and of the function.
     """
     del descriptors
     started = time.perf_counter()
