@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e.conftest import PATIENT
 from tests.e2e.process import running
 from tests.e2e.test_documents import Desk, runnable
 from tests.ran import ran
@@ -42,7 +43,7 @@ def test_the_page_leads_from_a_folder_to_answers(tmp_path: Path) -> None:
     assert "pp-lcnet-x1-0-doc-ori: published" in output
     assert "pp-lcnet-x1-0-doc-ori/1 has these weights already" in output
     assert "ocr: published" in output
-    with running(tmp_path / "models", tmp_path) as server:
+    with running(tmp_path / "models", tmp_path, settings=PATIENT) as server:
         desk.at(server.url)
         replies = "".join(desk.run("sh", text) for text in texts if text not in imports)
         unserved = [line for line in server.log() if "no model serves" in line["event"]]
