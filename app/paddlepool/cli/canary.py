@@ -40,7 +40,11 @@ def configure(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def act(
     action: str, args: argparse.Namespace, *, transport: httpx.BaseTransport | None = None
 ) -> int:
-    """Call the server and print its reply. Raises ConfigError if it does not answer as expected."""
+    """Call the server and print its reply.
+
+    Raises ConfigError for settings without a valid admin key, and if the server refuses or does not
+    answer as expected.
+    """
     try:
         key = Settings().admin_key
     except ValidationError as error:

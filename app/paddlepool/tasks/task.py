@@ -159,7 +159,10 @@ def agreement_of(
 def slices_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors], Sequence[str]] | None:
-    """The function of the model's task that names the kind of each answer; None without one."""
+    """Return the function of the model's task that names each answer's kind; None without one.
+
+    Raises ConfigError as task_of() does, or if the model does not fit the task.
+    """
     task = task_of(info, tasks)
     return None if task is None or task.slices is None else task.slices(info)
 

@@ -65,12 +65,15 @@ class CanaryControl:
         return status_of(trials[0], requests, serving=version, previous=previous)
 
     def examples_of(self, model: str) -> Sequence[TrialExample]:
-        """Return the requests on which the versions differ most, worst first, as status() does."""
+        """Return the requests on which the versions differ most, worst first.
+
+        Raises as status() does.
+        """
         self.status(model)
         return self.examples.get(model, ())
 
     def statuses(self) -> list[CanaryStatus]:
-        """Return the latest trial of each model that has one."""
+        """Return the latest trial of each served model that has one and the policy canary."""
         models = {served.name for served in self.registry.served()}
         judged = [name for name in sorted(models) if self.promotions.trials(name)]
         return [self.status(name) for name in judged if self.promotions.serving(name)]
@@ -80,8 +83,10 @@ class CanaryControl:
     ) -> None:
         """Serve the newest version, without losing a request; the one before is closed.
 
-        Raises ModelNotFound, CanaryConflict if no version is on trial, and ModelLoadFailed if it
-        cannot be loaded: it is then rejected, and the current version continues to serve.
+        Raises ModelNotFound, CanaryConflict if no version is on trial or if a person has decided
+        before a measurement, ModelNotReady during the shutdown, and ModelLoadFailed if it cannot be
+        loaded: the current version then continues to serve, and unless the system was the cause,
+        the new one is rejected.
         """
         async with self._changing[model]:
             trial = self._trial(model)
@@ -113,7 +118,8 @@ class CanaryControl:
     async def rollback(self, model: str) -> None:
         """Serve the version that the present one has replaced, and reject the present one.
 
-        Raises ModelNotFound, CanaryConflict if none was replaced, and ModelLoadFailed.
+        Raises ModelNotFound, CanaryConflict if none was replaced, ModelNotReady during the
+        shutdown, and ModelLoadFailed if the old version cannot be loaded.
         """
         async with self._changing[model]:
             self._check_known(model)

@@ -29,7 +29,10 @@ def with_runs(
     agreement: Agreement,
     slices: Slices | None,
 ) -> TrialEvidence:
-    """Return the evidence with one more request: the runs of the new and the current version."""
+    """Return the evidence with one more request: the runs of the new and the current version.
+
+    Outputs of the new version that cannot be compared count as with_error().
+    """
     if error := _wrong(own.outputs, base.outputs):
         return with_error(evidence, error)
     seconds = evidence.seconds
@@ -57,7 +60,10 @@ def with_error(evidence: TrialEvidence, error: str) -> TrialEvidence:
 def worst(
     examples: Sequence[TrialExample], example: TrialExample, most: int
 ) -> Sequence[TrialExample]:
-    """Return the `most` examples that agree least, within EXAMPLE_BYTES; worst first."""
+    """Return the `most` examples that agree least, within EXAMPLE_BYTES; worst first.
+
+    An `example` that agrees is left out.
+    """
     if not most or example.agreement > 1 - 1e-9:  # a difference of two sums
         return examples
     kept: list[TrialExample] = []

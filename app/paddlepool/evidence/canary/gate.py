@@ -51,7 +51,10 @@ class QualityGate:
         suspension.add(self._process)
 
     def fault(self, conditions: Sequence[str]) -> str | None:
-        """Return why the version fails a condition, "" if it fails none, None while it runs."""
+        """Return why the version fails a condition, "" if it fails none, None while it runs.
+
+        A measurement that failed is a fault, too. At the end, closes itself.
+        """
         if self._process.poll() is None:
             return None
         try:
@@ -72,7 +75,10 @@ class QualityGate:
 
 
 def fault_of(figures: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]) -> str:
-    """Return the first condition that a figure of this name does not fulfil, or ""."""
+    """Return the first condition that a figure of this name does not fulfil, or "".
+
+    A condition for a name that no figure has is not fulfilled.
+    """
     values: dict[str, list[float]] = {}
     for rows in figures.values():
         for row in rows.values():

@@ -101,7 +101,10 @@ class Judge:
     _waiting: dict[str, tuple[ServedModel, Tensors]] = field(default_factory=dict, init=False)
 
     def offer(self, served: ServedModel, inputs: Tensors) -> bool:
-        """Store a sample of an answered request; return whether that was done."""
+        """Store a sample of an answered request; return whether that was done.
+
+        It is not done if one waits already, or if the model has no newer version.
+        """
         if served.name in self._waiting or not any(
             canary.name == served.name and canary.version > served.version
             for canary in self.registry.canaries.all()
@@ -224,7 +227,7 @@ class Judge:
             self._retry(comparison, f"cannot be measured: {_text(error)}")
 
     def _measured(self, comparison: _Comparison, current: ServedModel) -> bool:
-        """Whether the measurement of quality has ended, or none is running."""
+        """Whether the measurement of quality has ended, or none is running; act on its result."""
         if comparison.gate is None:
             return True
         fault = comparison.gate.fault(current.config.version_policy.quality)
@@ -251,7 +254,10 @@ class Judge:
             self._retry(comparison, f"cannot answer requests: {_text(error)}")
 
     def _open_own(self, comparison: _Comparison, current: ServedModel) -> None:
-        """Open the new version with the group that answers now, or else with its own default."""
+        """Open the new version with the group that answers now, or else with its own default.
+
+        If that fails, rejects the version, or tries again later if the system was the cause.
+        """
         served = comparison.served
         assert served is not None  # noqa: S101  set by _begin()
         failure = ""
@@ -333,7 +339,7 @@ class Judge:
             self._store(comparison, write=write)
 
     def _decide(self, comparison: _Comparison, promote: bool, reason: str) -> None:
-        """Store the verdict, and let the new version serve if it says so."""
+        """Store the verdict, and let the new version serve if it and the policy's `then` say so."""
         trial = comparison.trial
         assert trial is not None  # noqa: S101  there is no verdict without a trial
         comparison.close()

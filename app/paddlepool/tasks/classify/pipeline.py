@@ -91,7 +91,10 @@ def label_agreement(info: ServedModelInfo) -> Agreement:
 
 
 def label_slices(info: ServedModelInfo) -> Slices:
-    """Return a function that names the best label of each picture. Raises ConfigError."""
+    """Return a function that names the best label of each picture.
+
+    Raises ConfigError as read_classifier() does.
+    """
     classifier = read_classifier(info)
 
     def slices(outputs: Tensors) -> list[str]:

@@ -105,7 +105,10 @@ MASK_SIZES = {0.0: "empty", 0.05: "up to 5 %", 0.25: "up to 25 %", 0.5: "up to 5
 
 
 def mask_slices(info: ServedModelInfo) -> Slices:
-    """Return a function that names each mask by its share of the picture. Raises ConfigError."""
+    """Return a function that names each mask by its share of the picture, as in MASK_SIZES.
+
+    Raises ConfigError as read_parameters() and read_semantic() do.
+    """
     semantic = read_semantic(info)
     output = read_parameters(info).output if semantic is None else semantic.output
 

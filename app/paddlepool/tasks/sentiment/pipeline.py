@@ -291,7 +291,10 @@ def label_agreement(outputs: Tensors, expected: Tensors) -> float:
 
 
 def label_slices(info: ServedModelInfo) -> Slices:
-    """Return a function that names the label of each text. Raises ConfigError."""
+    """Return a function that names the best label of each text.
+
+    Raises ConfigError as read_parameters() does.
+    """
     labels = read_parameters(info).labels
 
     def slices(outputs: Tensors) -> list[str]:
