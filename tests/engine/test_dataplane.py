@@ -90,7 +90,7 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.pipeline, self.factory, self.listener = JobPerNumber(), FakeFactory(), Mock()
-        options = DOUBLE.format(batch=4, delay=0, queue=6, count=1)
+        options = DOUBLE.format(batch=4, delay=0, queue=6, count=1, start="always")
         write_model(root / "double", 'pipeline = "several"\n' + options)
         self.registry = open_registry(root, self.factory, build_pipeline=self._build)
         self.dataplane = DataPlane(

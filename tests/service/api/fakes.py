@@ -141,7 +141,7 @@ class FakeRegistry:
     def lease(self, name: str, version: int | None = None) -> Iterator[FakeModel]:
         yield self.acquire(name, version)
 
-    def acquire(self, name: str, version: int | None = None) -> FakeModel:
+    def acquire(self, name: str, version: int | None = None, *, spread: bool = False) -> FakeModel:
         if (model := self.find(name, version)) is None:
             raise ModelNotFound("no model of this name and version is served")
         return model
