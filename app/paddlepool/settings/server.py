@@ -317,7 +317,10 @@ class Settings(PluginSettings):
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
 
     def of(self, part: type[T]) -> T:
-        """Return this object, typed as a task's settings class. Raises TypeError for another."""
+        """Return these settings typed as `part`, a task's settings class.
+
+        Raises TypeError if they do not include that class.
+        """
         if not isinstance(self, part):
             raise TypeError(f"this is a bug: settings without {part.__name__}")
         return self

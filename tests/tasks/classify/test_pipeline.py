@@ -90,6 +90,17 @@ async def test_another_reply_of_a_codec_process_is_refused(arrays: Tensors) -> N
         await classified(model(3, 8, 8), [[0.0, 0.0, 0.0]], arrays=arrays)
 
 
+async def test_a_reply_of_a_codec_process_without_size_is_refused() -> None:
+    class WithoutSize(FunctionCodecs):
+        async def read_picture(self, *_: Any) -> Tensors:
+            return {"input": np.zeros((1, 3, 8, 8), np.float32)}
+
+    pipeline = ClassifyPipeline(model(3, 8, 8), codecs=WithoutSize(PICTURE).codecs)
+    context = OutputContext(deadline=time.monotonic() + 9, outputs={})
+    with pytest.raises(WorkerCrashed):
+        await pipeline.run(ClassifyRequest(b"a picture"), context)
+
+
 def test_agreement_is_the_share_of_equal_labels() -> None:
     agreement = label_agreement(model(3, 8, 8))
     one = {"y": np.array([[0, 1, 2], [5, 1, 2]])}

@@ -80,7 +80,10 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Yield a reason for each float64 value and computed int64 output, which get only 32 bits."""
+    """Yield why OpenVINO would be wrong.
+
+    Float64 values and computed int64 outputs get only 32 bits. Constants and shapes do not count.
+    """
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():
         kind, name = op.get_type_name(), op.get_friendly_name()

@@ -277,8 +277,9 @@ class Group:
     def _usable(self) -> Batcher:
         """Return the batcher for the next job, and mark an on-demand group as used.
 
-        A default group that starts on demand is started. For another one, other on-demand groups
-        that are idle may be stopped. Raises ModelNotReady if the group accepts no job, and
+        If the group starts on demand and is the default group, it is started here. If it is not the
+        default group, idle on-demand groups may be stopped to make room; submit() then starts it.
+        Raises ModelNotReady if the group accepts no job, and
         Overloaded if the limits of OnDemand do not let it start.
         """
         if reason := self._unusable_reason():

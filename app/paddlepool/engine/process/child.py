@@ -440,7 +440,10 @@ class Child:
             return [b"X"]
 
     def end_suspension(self) -> None:
-        """Leave the suspension, which does not stop this process any more; lower its priority."""
+        """Remove this process from the suspension, and lower its priority.
+
+        It runs freely from now on.
+        """
         if self._suspension is not None:
             self._lower_priority()
             self._suspension.discard(self._process)

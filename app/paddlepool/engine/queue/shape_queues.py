@@ -141,7 +141,7 @@ class ShapeQueues:
     def _refund(self, removed: Job, turn: Turn) -> None:
         """Move the caller's later jobs forward by the rows of a job that did not run.
 
-        These jobs keep their order. Turns that have passed are not refunded.
+        These jobs keep their order. Rows whose virtual time has passed are not given back.
         """
         start, sequence = turn
         rows = min(removed.rows, start + removed.rows - self._now)

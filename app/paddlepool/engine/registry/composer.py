@@ -40,14 +40,13 @@ class Composer:
         self.failed: dict[str, frozenset[str]] = {}
 
     async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
-        """Build and test a composed model on the newest versions of its parts.
+        """Build a composed model on the newest versions of its parts, and test it.
 
-        If no version of the model is served, it is in `failed` until it is open.
-
-        `instead` maps models to the versions that are about to be served, or to None. If it is
-        empty and a part starts on demand, the model's first request tests it instead. Raises
-        ConfigError if a part is not served or is composed itself, and the errors of build() and
-        test() of ComposedModel.
+        The test is left to the model's first request if `instead` is empty and a part starts on
+        demand. `instead` maps the names of models to versions that are about to replace the served
+        ones; None means that the model will not be served. While no version of the composed model
+        is served, its name is in `failed` until this call succeeds. Raises ConfigError if a part is
+        not served or is composed itself, and the errors of build() and test() of ComposedModel.
         """
         if self._newest(files.name) is None:  # until it is open
             self.failed[files.name] = frozenset(files.config.parts.values())

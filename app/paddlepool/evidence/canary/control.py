@@ -81,12 +81,12 @@ class CanaryControl:
     async def promote(
         self, model: str, *, by: By = "person", reason: str = "promoted by a person"
     ) -> None:
-        """Serve the newest version, without losing a request; the one before is closed.
+        """Serve the version on trial instead of the current one, without losing a request.
 
-        Raises ModelNotFound, CanaryConflict if no version is on trial or if a person has decided
-        before a measurement, ModelNotReady during the shutdown, and ModelLoadFailed if it cannot be
-        loaded: the current version then continues to serve, and unless the system was the cause,
-        the new one is rejected.
+        Raises ModelNotFound; CanaryConflict if no version is on trial, or if `by` is "measured" and
+        a person has already decided; ModelNotReady during the shutdown; ModelLoadFailed if the
+        version cannot be loaded. In that case the current version continues to serve, and the new
+        one is rejected unless an OSError was the cause.
         """
         async with self._changing[model]:
             trial = self._trial(model)

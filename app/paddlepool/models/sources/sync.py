@@ -174,7 +174,10 @@ class Source:
 
 @dataclass(slots=True)
 class Changes:
-    """What sync() did. Keys are `MODEL/VERSION` or `MODEL/FILE`; values of dicts are reasons."""
+    """What sync() did. Each version or file is `MODEL/VERSION` or `MODEL/FILE`.
+
+    `refused` and `damaged` map it to the reason.
+    """
 
     copied: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)

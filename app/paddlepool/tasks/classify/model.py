@@ -259,9 +259,10 @@ def _for_channels(info: ServedModelInfo, key: str, value: Any, grey: bool) -> tu
 
 
 def _labels_of(info: ServedModelInfo, name: str) -> Sequence[str]:
-    """Read labels, one on each line, from a file of the version or, without it, beside config.toml.
+    """Read labels, one on each line, from the file `name`.
 
-    Raises ConfigError if `name` is no plain file name, or if the file is missing, larger than
+    The file is in the version's directory or, if there is none, beside config.toml. Raises
+    ConfigError if `name` is no plain file name, or if the file is missing, larger than
     MOST_LABELS_BYTES or not UTF-8.
     """
     if not re.fullmatch(r"[\w-][\w.-]*", name, re.ASCII):

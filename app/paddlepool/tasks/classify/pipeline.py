@@ -148,8 +148,11 @@ class ClassifyPipeline:
 
 def _size(arrays: Tensors) -> list[int]:
     """Return height and width. Raises WorkerCrashed if a codec process sent something else."""
-    size = arrays["size"]
-    if arrays.keys() != {"input", "size"} or size.shape != (2,) or size.dtype != np.int32:
+    if (
+        arrays.keys() != {"input", "size"}
+        or (size := arrays["size"]).shape != (2,)
+        or size.dtype != np.int32
+    ):
         raise WorkerCrashed("a codec process returned other arrays than it was asked for")
     sides: list[int] = size.tolist()
     return sides

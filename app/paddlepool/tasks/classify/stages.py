@@ -1,4 +1,4 @@
-"""Makes a model's input from a decoded picture. Runs in a codec process."""
+"""Makes a classifier's input from a decoded picture, in a codec process."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -201,7 +201,8 @@ def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
     """Return the alpha (H, W) of a PNG with a transparent colour, or None if Pillow can apply it.
 
     The transparent colour has as many bits as the file's samples, whereas Pillow compares it with
-    samples of 8 bits. If Pillow can apply it, the colour in `image.info` is reduced to 8 bits.
+    samples of 8 bits. For grey of up to 8 bits and for 8-bit RGB, the colour in `image.info` is
+    therefore converted to 8 bits, and Pillow applies it.
     """
     key, bits = image.info["transparency"], body[BIT_DEPTH]
     if image.mode == "L":

@@ -1,4 +1,7 @@
-"""Encodes our own arrays as PNG, WebP or JPEG, without metadata. Runs only in a codec process."""
+"""Encodes arrays that the program has made as PNG, WebP or JPEG, without metadata.
+
+The server runs it only in codec processes.
+"""
 
 import io
 import struct
@@ -159,7 +162,10 @@ def _deflated(rows: Pixels, top: int, bottom: int) -> tuple[list[bytes], int]:
 
 
 def _adler32_of_both(first: int, second: int, length: int) -> int:
-    """Return the Adler-32 (RFC 1950) of joined data; the second part has `length` bytes."""
+    """Return the Adler-32 (RFC 1950) of two joined parts from those of the parts.
+
+    The second part has `length` bytes.
+    """
     low = first % 65536 + second % 65536 - 1
     high = (first >> 16) + (second >> 16) + length * (first % 65536 - 1)
     return (high % 65521 << 16) + low % 65521

@@ -109,7 +109,10 @@ def characters(texts: Iterable[str]) -> Counter[str]:
 
 
 def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """Return the lines of `entries`, each with `text` and `box`: pairs, or x and y in turn."""
+    """Convert each entry to a Line.
+
+    An entry has `text` and `box`, the corners: [x, y] pairs, or a flat list x, y, x, y, …
+    """
     lines = []
     for entry in entries:
         corners = np.array(entry["box"], np.float64).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""The task of `POST /segment`: a picture in; its cut-out, mask or composite out.
+"""The task of `POST /segment`: a picture in; its cut-out, mask, composite or labels out.
 
 `request` reads a request's options. `matte`, `refine` and `foreground` contain the arithmetic, and
 `stages` calls it in codec processes. `pipeline` connects the stages to the engine, `router` is the

@@ -42,8 +42,8 @@ def boxes_from_map(
     `probabilities` (h, w) is the detector's output for the picture. Contours of what is above
     `thresh` become rectangles; narrow ones, and those whose mean probability is below `box_thresh`,
     are dropped. The others grow by area * `unclip_ratio` / perimeter on each side. Corners lie from
-    0 to `width` and `height`, both inclusive. At most `max_candidates` contours are used, in their
-    own order; reading_order() sorts the boxes. Other arguments are ignored.
+    0 to `width` and `height`, both inclusive. At most `max_candidates` contours are used, in the
+    order in which OpenCV finds them; reading_order() sorts the boxes. Other arguments are ignored.
     """
     tall, wide = probabilities.shape
     binary = (probabilities > thresh).astype(np.uint8)

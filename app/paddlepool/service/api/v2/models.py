@@ -56,8 +56,8 @@ class ServerMetadata(BaseModel):
 
 
 class TensorMetadata(BaseModel):
-    """Name, type and shape of a tensor. `shape` has -1 for a variable size; the first axis is the
-    batch, except in a task's tensors."""
+    """Name, type and shape of a tensor. `shape` has -1 for a variable size. In the tensors of a
+    batched model, the first axis is the batch."""
 
     name: str
     datatype: str
