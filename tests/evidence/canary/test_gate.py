@@ -2,6 +2,7 @@
 
 import errno
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,6 +68,16 @@ async def test_a_process_that_is_stopped_goes_on_later() -> None:
     suspension.release()
     await eventually(lambda: gate._process.poll() is not None)
     assert gate.fault(["sad >= 0.5"]) == ""
+
+
+async def test_a_stopped_process_ends_with_the_server() -> None:
+    suspension = Suspension()
+    suspension.hold()
+    gate = QualityGate([sys.executable, "-c", "import time; time.sleep(1000)"], suspension)
+    gate._lifeline.close()  # as the end of the server does
+    await eventually(lambda: gate._process.poll() is not None)
+    assert gate._process.returncode == -signal.SIGKILL
+    gate.close()
 
 
 async def verdict(bench: Bench, line: Sequence[str]) -> str:

@@ -41,7 +41,9 @@ Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[st
 
 def main(arguments: Sequence[str]) -> None:
     wire_fd, lifeline, *blocks = map(int, arguments)
-    _end_with_parent(lifeline)
+    end_with_parent(os.getpid(), lifeline)
+    if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
+        os._exit(0)
     _ignore_signals()
     _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
@@ -147,14 +149,13 @@ def _leave_terminal() -> None:
         os.close(terminal)
 
 
-def _end_with_parent(lifeline: int) -> None:
-    """Make the kernel kill this process when the parent's end of the pipe closes.
+def end_with_parent(process_id: int, lifeline: int) -> None:
+    """Make the kernel kill a process when the parent's end of the pipe closes.
 
-    This works during a native call and while this process is stopped. The parent death signal
-    cannot be used: it is sent when the *thread* that started the process ends.
+    The process must hold the other end, `lifeline`. This works during a native call and while the
+    process is stopped. The parent death signal cannot be used: it is sent when the *thread* that
+    started the process ends.
     """
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, process_id)
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
-    if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
-        os._exit(0)

@@ -14,6 +14,7 @@ from typing import Any
 
 from paddlepool.contracts.sentences import sentence
 from paddlepool.engine.process.suspension import Suspension
+from paddlepool.engine.process.worker import end_with_parent
 from paddlepool.models.repository.config import QUALITY
 
 COMPARE = {">=": operator.ge, "<=": operator.le}
@@ -30,7 +31,8 @@ def command_of(name: str, *, repository: Path, data: Path | None) -> list[str]:
 class QualityGate:
     """A running measurement. While a request is answered, its process is stopped.
 
-    The process that runs the model is the command's own: it ends its run, then waits.
+    The process that runs the model is the command's own: it ends its run, then waits. The command
+    ends with the server, also if that is killed.
     """
 
     def __init__(self, command: Sequence[str], suspension: Suspension) -> None:
@@ -39,13 +41,16 @@ class QualityGate:
         self._directory = tempfile.TemporaryDirectory()
         self._figures = Path(self._directory.name) / "figures.json"
         self._text = Path(self._directory.name) / "text"
-        with self._text.open("wb") as output:
+        lifeline, end = os.pipe()
+        self._lifeline = os.fdopen(end, "wb")
+        with os.fdopen(lifeline, "rb") as standard_input, self._text.open("wb") as output:
             self._process = subprocess.Popen(
                 [*command, "--json", str(self._figures)],
-                stdin=subprocess.DEVNULL,
+                stdin=standard_input,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+            end_with_parent(self._process.pid, lifeline)
         with suppress(OSError):  # it has ended already
             os.sched_setscheduler(self._process.pid, os.SCHED_IDLE, os.sched_param(0))
         suspension.add(self._process)
@@ -70,6 +75,7 @@ class QualityGate:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+        self._lifeline.close()
         self._suspension.discard(self._process)
         self._directory.cleanup()
 
