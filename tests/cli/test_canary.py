@@ -98,6 +98,12 @@ def test_a_model_without_a_new_version(capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
+def test_a_version_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    status = CanaryStatus(model="m", serving=1, previous=None, reason="version 2 cannot be read")
+    call("canary", httpx.Response(200, json=asdict(status)))
+    assert "canary:   version 2 cannot be read" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("reply", "message"),
     [

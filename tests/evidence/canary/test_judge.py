@@ -135,10 +135,22 @@ async def test_files_that_are_incomplete_are_read_again_later(bench: Bench) -> N
     await bench.start()
     await bench.step()
     assert bench.status().version is None
+    assert bench.status().reason.startswith("version 2 cannot be read: double/2: inference.pdi")
+    assert bench.registry.index()[0].reason.startswith("canary: cannot be read: double/2: ")
     (model / "2" / "inference.pdiparams").write_bytes(bytes(range(256)) * 8)
     bench.clock.advance(RETRY_SECONDS)
     await bench.step()
     assert bench.status().state == "testing"
+    assert bench.registry.index()[0].reason == "canary: testing"
+
+
+async def test_an_unreadable_version_is_shown_instead_of_an_older_trial(on_trial: Bench) -> None:
+    on_trial.publish(3)
+    model = on_trial.root / "models" / "double"
+    (model / "3" / "inference.pdiparams").write_bytes(b"half")
+    await on_trial.registry.load("double", changed={3})
+    await on_trial.step()
+    assert on_trial.status().reason.startswith("version 3 cannot be read: ")
 
 
 async def test_a_version_with_another_tokenizer_cannot_be_compared(bench: Bench) -> None:

@@ -139,12 +139,16 @@ class Promotions:
         self._file.changed()  # what it has just written is known
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Canary:
-    """A published version that is newer than the one that serves. A load makes a new object."""
+    """A published version that is newer than the one that serves. A load makes a new object.
+
+    `problem` is why it cannot be tried now; empty if it can.
+    """
 
     name: str
     version: int
+    problem: str = ""
 
 
 class Canaries:
@@ -160,6 +164,13 @@ class Canaries:
     def all(self) -> tuple[Canary, ...]:
         """Return them; may be called in any thread."""
         return tuple(self._newest.values())
+
+    def reason(self, model: str, version: int | None) -> str:
+        """Return why a published version is not served; empty if that is not known."""
+        for canary in self.all():
+            if (canary.name, canary.version) == (model, version) and canary.problem:
+                return f"canary: {canary.problem}"
+        return self._promotions.reason(model, version)
 
     def read(self, canary: Canary) -> ServedModel:
         """Read and verify a version without starting it. Blocks; may be called in any thread.

@@ -466,7 +466,7 @@ class ModelRegistry:
                     published[name] = self._repository.versions(name)
                     unsealed[name] = self._repository.unsealed(name)
         rows = self._history.index(self.all_served(), published, unsealed)
-        reasons = [self._promotions.reason(row.name, row.version) for row in rows]
+        reasons = [self.canaries.reason(row.name, row.version) for row in rows]
         return tuple(
             replace(row, reason=reason) if reason and row.reason == NOT_LOADED else row
             for row, reason in zip(rows, reasons, strict=True)

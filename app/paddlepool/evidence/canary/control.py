@@ -58,8 +58,14 @@ class CanaryControl:
             raise CanaryConflict(f"the version policy of {model} is not canary")
         version, previous = serving.version, serving.previous
         trials = self.promotions.trials(model)
+        canary = next((row for row in self.registry.canaries.all() if row.name == model), None)
+        reason = ""
+        if canary is not None and canary.problem:
+            reason = f"version {canary.version} {canary.problem}"
+            if trials and trials[0].version != canary.version:
+                trials = []  # of an older version
         if not trials:
-            return CanaryStatus(model=model, serving=version, previous=previous)
+            return CanaryStatus(model=model, serving=version, previous=previous, reason=reason)
         served = [row for row in self.registry.served() if row.name == model]
         requests = served[0].config.version_policy.requests if served else 0
         return status_of(trials[0], requests, serving=version, previous=previous)

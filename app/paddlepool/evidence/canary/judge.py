@@ -189,7 +189,7 @@ class Judge:
         except ConfigError as error:
             self._retry(comparison, f"cannot be judged: {error.message}")
             return
-        comparison.served = served
+        comparison.served, canary.problem = served, ""
         comparison.agreement = agreement_with(served.selftest)
         sha256 = served.manifest.sha256()
         trial = promotions.trial(canary.name, canary.version, sha256)
@@ -368,6 +368,7 @@ class Judge:
     def _retry(self, comparison: _Comparison, reason: str) -> None:
         canary = comparison.canary
         log.warning("%s@%d: canary %s", canary.name, canary.version, reason)
+        canary.problem = reason
         self._store(comparison)
         comparison.close()
         comparison.served = comparison.trial = None  # so that nothing is left out the next time
