@@ -259,6 +259,8 @@ def test_a_new_version_is_shown_with_the_verdict(page: Page, served: Server) -> 
     expect(shown.locator("dd").nth(0)).to_have_text("100 of 400")
     expect(shown.locator("dd").nth(1)).to_have_text("78% (62.9% – 89.3%)")
     expect(shown.locator("tbody tr")).to_have_text("surprise140%")
+    too_wide = "rows => rows.filter(row => row.scrollWidth > row.clientWidth).length"
+    assert shown.locator(".figures div").evaluate_all(too_wide) == 0
     page.goto(f"{served.url}/compare?model=u2netp")
     expect(page.locator("#now")).to_be_visible()
     expect(shown).to_be_hidden()
