@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 from paddlepool.contracts.errors import (
     BackendError,
+    BackendUnavailable,
     DeadlineExceeded,
     InvalidParameter,
     ModelNotReady,
@@ -334,6 +336,33 @@ async def test_a_deadline_does_not_end_the_test_of_parts_on_demand(lazy: Bench) 
     assert (await lazy.run(5)).value == ([20], (1, 1))
     samples = [seen["x"].item() for seen in gate.seen]  # type: ignore[union-attr]
     assert samples == [1, 5]
+
+
+async def test_parts_on_demand_that_this_machine_lacks_leave_their_places(tmp_path: Path) -> None:
+    """As on ARM, where Paddle has no oneDNN: the first request finds it out, for both parts."""
+    bench = Bench(tmp_path, start="on_demand")
+
+    def lacking(inputs: Tensors, factory: FakeFactory) -> Tensors:
+        if not factory.specs[-1].options:
+            raise BackendUnavailable("onednn: this build of Paddle has no oneDNN")
+        return doubled(inputs)
+
+    for name in ("one", "two"):
+        config = (tmp_path / name / "config.toml").read_text("utf-8")
+        config = config.replace('default_group = "main"', 'default_group = "auto"')
+        write_config(tmp_path / name, config + "options = { here = true }\n")
+        bench.factory.of[name].selftest = partial(lacking, factory=bench.factory.of[name])
+    await bench.registry.load_all()
+    with pytest.raises(BackendError, match="cannot start"):
+        await bench.run(5)
+
+    def groups() -> set[str]:
+        return {model.config.default_group for model in bench.registry.served()}
+
+    await eventually(lambda: groups() == {"spare"} and bool(bench.registry.composed()))
+    assert (await bench.run(5)).value == ([20], (1, 1))
+    await eventually(lambda: bench.leases() == AT_REST)
+    await bench.registry.close()
 
 
 async def test_a_new_part_on_demand_is_tested_before_it_serves(lazy: Bench) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -118,6 +118,7 @@ class Group:
     warmups: tuple[Tensors, ...]
     statistics: Statistics
     context: EngineContext
+    on_failure: Callable[[], None] | None = None
     effect: Effect = field(default=UNKNOWN_EFFECT, init=False)
 
     def __post_init__(self) -> None:
@@ -402,6 +403,8 @@ class Group:
         except (errors.ConfigError, BackendError) as error:
             if first:  # accept no job any more
                 log.error("%s: cannot start: %s", self._name, error)
+                if self._failure is None and self.on_failure is not None:
+                    self.on_failure()
                 self._failure = error.without_traceback()
                 reason = f"instance group {self.config.name!r} cannot start"
                 self._batcher.close(ModelNotReady(reason))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -115,11 +116,13 @@ class ServedModel(Leased):
         context: EngineContext,
         choice: Choice | None = None,
         before: ServedModel | None = None,
+        on_failure: Callable[[ServedModel], None] = lambda _model: None,
     ) -> None:
         """Prepare the version without starting a process. Raises ManifestError and ConfigError.
 
         `choice` overrides the default group of config.toml. `before` is the same version as served
-        so far; its statistics and measured effects are carried over.
+        so far; its statistics and measured effects are carried over. `on_failure` is called with
+        this model if the default group cannot start.
         """
         super().__init__()
         self.files = files
@@ -144,6 +147,7 @@ class ServedModel(Leased):
         self.warmups: tuple[Tensors, ...] = warmup_inputs(files.config, manifest.inputs)
         self.too_small: str = "" if self.warmups else too_small(self.selftest, manifest.inputs)
         self._statistics: Statistics = Statistics() if before is None else before._statistics
+        default = files.config.default_group
         self._groups = {
             group.name: Group(
                 config=group,
@@ -152,6 +156,7 @@ class ServedModel(Leased):
                 warmups=self.warmups,
                 statistics=self._statistics,
                 context=context,
+                on_failure=partial(on_failure, self) if group.name == default else None,
             )
             for group in files.config.instance_group
         }

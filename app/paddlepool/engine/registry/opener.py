@@ -24,21 +24,29 @@ class Opener:
     """Opens versions for a registry."""
 
     def __init__(
-        self, context: EngineContext, build_pipeline: BuildPipeline, stored_choice: StoredChoice
+        self,
+        context: EngineContext,
+        build_pipeline: BuildPipeline,
+        stored_choice: StoredChoice,
+        on_failure: Callable[[ServedModel], None],
     ) -> None:
+        """`on_failure` gets a model when its default group turns out to be unable to start."""
         self._context, self._build_pipeline = context, build_pipeline
-        self._stored_choice = stored_choice
+        self._stored_choice, self._on_failure = stored_choice, on_failure
 
-    async def open(self, files: ModelFiles, *, low_priority: bool) -> ServedModel:
+    async def open(
+        self, files: ModelFiles, *, low_priority: bool, default: bool = False
+    ) -> ServedModel:
         """Open a version with the stored choice, or the first group that this machine can run.
 
-        Returns when the groups that always run are tested and warm. Raises ManifestError,
-        ConfigError or BackendError if the version cannot be served.
+        Returns when the groups that always run are tested and warm. A default group that starts on
+        demand is taken without a test, unless `default`. Raises ManifestError, ConfigError or
+        BackendError if the version cannot be served.
         """
         label = f"{files.name}@{files.version}"
         while True:
             try:
-                return await self._open_chosen(files, low_priority)
+                return await self._open_chosen(files, low_priority, default)
             except errors.BackendUnavailable as unavailable:
                 following = files.config.after_first_group()
                 if following is None:
@@ -47,18 +55,20 @@ class Opener:
                 log.warning("%s: %s; trying %s", label, missing, following.first_group)
                 files = replace(files, config=following)
 
-    async def _open_chosen(self, files: ModelFiles, low_priority: bool) -> ServedModel:
+    async def _open_chosen(
+        self, files: ModelFiles, low_priority: bool, default: bool
+    ) -> ServedModel:
         """Open with the stored choice, or with the first group if the choice cannot start."""
         choice = None if files.config.first_group is None else self._stored_choice(files)
         try:
-            return await self.start(files, choice, low_priority=low_priority)
+            return await self.start(files, choice, low_priority=low_priority, default=default)
         except (ConfigError, errors.BackendError) as error:
             if choice is None or choice.group == files.config.default_group:
                 raise
             reason = f"{choice.group}, which was chosen before, cannot start: {error.message}"
         choice = first_choice(files.config, reason=reason)
         log.warning("%s@%d: %s serves: %s", files.name, files.version, choice.group, reason)
-        return await self.start(files, choice, low_priority=low_priority)
+        return await self.start(files, choice, low_priority=low_priority, default=default)
 
     async def start(
         self,
@@ -66,14 +76,22 @@ class Opener:
         choice: Choice | None,
         *,
         low_priority: bool,
+        default: bool = False,
         before: ServedModel | None = None,
     ) -> ServedModel:
-        build = partial(ServedModel, files, context=self._context, choice=choice, before=before)
+        build = partial(
+            ServedModel,
+            files,
+            context=self._context,
+            choice=choice,
+            before=before,
+            on_failure=self._on_failure,
+        )
         model = await in_thread(f"{files.name}@{files.version} reading", build)
         try:
             model.pipeline = await self._build_pipeline(model.info)
             in_use = before is not None and before.running
-            await model.start(low_priority=low_priority, default=in_use)
+            await model.start(low_priority=low_priority, default=default or in_use)
         except BaseException:
             await model.close()
             raise

@@ -14,23 +14,13 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import (
-    AsyncIterator,
-    Collection,
-    Coroutine,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from paddlepool.contracts import errors
-from paddlepool.contracts.errors import (
-    ModelNotFound,
-    ModelNotReady,
-    PaddlepoolError,
-)
+from paddlepool.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
 from paddlepool.contracts.ports import BuildPipeline
 from paddlepool.contracts.resources import available_cores, give_memory_back
 from paddlepool.contracts.status import Choice, ModelStatus
@@ -44,9 +34,7 @@ from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.opener import Opener, StoredChoice
 from paddlepool.engine.registry.promotions import Canaries, Canary, Promotions
 from paddlepool.engine.registry.thread_budget import ThreadBudget, check_threads, thread_budget
-from paddlepool.models.repository.layout import (
-    ModelRepository,
-)
+from paddlepool.models.repository.layout import ModelRepository
 
 T = TypeVar("T")
 
@@ -77,7 +65,7 @@ class ModelRegistry:
         self._repository = repository
         self._cores = available_cores() if cores is None else cores
         self._context = context
-        self._opener = Opener(context, build_pipeline, stored_choice)
+        self._opener = Opener(context, build_pipeline, stored_choice, self._reopen)
         self._promotions = promotions or Promotions()
         self.canaries = Canaries(repository, self._promotions, context)
         self.beside = Beside(self._close_drained)
@@ -118,6 +106,9 @@ class ModelRegistry:
 
     async def _load_with_dependents(self, name: str, changed: Collection[int] | None) -> None:
         await self._load(name, changed)
+        await self._load_dependents(name)
+
+    async def _load_dependents(self, name: str) -> None:
         for composed, parts in tuple(self._composer.failed.items()):
             if name in parts:
                 with contextlib.suppress(PaddlepoolError, OSError):  # index() has the reason
@@ -157,13 +148,12 @@ class ModelRegistry:
                 keep.add(candidate)
             self._history.consider(name, tried)
             await self._keep(name, keep or held)
-            if keep:
+            if keep and name in self._models:  # a part's change may have removed it
                 current = next(iter(self._models[name].values()))
                 await self.canaries.find(name, current)
                 beside = self.beside.get(name)
                 if beside is not None and (changed is None or beside.version > current.version):
                     await self.beside.close(name)  # its configuration or files may have changed
-            if keep:
                 # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
         for failure in failures:
@@ -211,16 +201,16 @@ class ModelRegistry:
             else:
                 await model.close()
 
-    async def _replace(self, model: AnyModel) -> None:
+    async def _replace(self, model: AnyModel, *, required: bool = True) -> None:
         """Serve the model in place of the served version with its number, if any.
 
-        Raises ModelNotReady if the registry is closed, and what _publish() raises; the model is
-        then closed, unless it is served already.
+        For `required` see _publish(). Raises ModelNotReady if the registry is closed, and what
+        _publish() raises; the model is then closed, unless it is served already.
         """
         try:
             with self._history.attempt(model.name, model.version):
                 versions = {**self._models.get(model.name, {}), model.version: model}
-                await self._publish(model.name, versions)
+                await self._publish(model.name, versions, required=required)
         except BaseException:
             if model not in self.all_served():  # else retiring the version before has failed
                 await model.close()
@@ -238,11 +228,7 @@ class ModelRegistry:
             await self._publish(name, versions, required=False)
 
     async def _publish(
-        self,
-        name: str,
-        versions: Mapping[int, AnyModel],
-        *,
-        required: bool = True,
+        self, name: str, versions: Mapping[int, AnyModel], *, required: bool = True
     ) -> None:
         """Serve exactly these versions of a model, and retire the others.
 
@@ -302,6 +288,19 @@ class ModelRegistry:
                 await self._opener.start(served.files, choice, low_priority=True, before=served)
             )
         return True
+
+    def _reopen(self, failed: ServedModel) -> None:
+        """Look for another first group if that of a model with "auto" cannot start on demand."""
+        if failed.choice.group == failed.files.config.first_group and failed in self.served():
+            self._task(self._reopened(failed))
+
+    async def _reopened(self, failed: ServedModel) -> None:
+        with contextlib.suppress(PaddlepoolError, OSError):  # the group has logged the reason
+            async with self._changing(failed.name):
+                if failed in self.served():
+                    model = await self._opener.open(failed.files, low_priority=True, default=True)
+                    await self._replace(model, required=False)  # another part may have failed, too
+            await self._load_dependents(failed.name)
 
     @contextlib.asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[None]:
@@ -383,10 +382,13 @@ class ModelRegistry:
         await self._shielded(self._unload(name))
 
     async def _shielded(self, change: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.shield(self._task(change))
+
+    def _task(self, change: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         running = asyncio.create_task(change, name="model change")
         self._running.add(running)  # the event loop keeps only weak references
         running.add_done_callback(self._running.discard)
-        return await asyncio.shield(running)
+        return running
 
     async def _unload(self, name: str) -> None:
         async with self._changing(name):
