@@ -36,6 +36,8 @@ class Restart(StrEnum):
 
 
 OPENING_FAILURES = (Restart.FAILED, Restart.LACKING)
+FAULTS = (Restart.CRASHED, Restart.TIMEOUT, Restart.CORRUPT)
+"""The reasons for which the request in the process failed because of the model itself."""
 CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAILURES)
 """The reasons for which a codec process may be replaced."""
 

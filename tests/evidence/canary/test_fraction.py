@@ -76,8 +76,29 @@ async def test_a_version_that_dies_while_it_answers_is_rejected(bench: Bench) ->
     assert answers(bench) == {1: 1000}
     await bench.step()
     status = bench.status()
-    assert status.reason == "its processes ended while it answered requests"
+    assert status.reason.startswith("its processes ended while it answered requests")
     assert status.state == "rejected"
+
+
+async def test_a_crash_counts_although_the_process_is_replaced(bench: Bench) -> None:
+    bench.serving.opened[1].die(Restart.CRASHED)
+    beside = bench.registry.beside.get("double")
+    assert beside is not None
+    await eventually(lambda: beside.faults == 1 and beside.ready())
+    await bench.step()
+    status = bench.status()
+    assert status.state == "rejected"
+    assert "(faults: 1)" in status.reason
+
+
+async def test_a_process_that_is_ended_from_outside_does_not_count(bench: Bench) -> None:
+    opened = len(bench.serving.opened)
+    bench.serving.opened[1].die(Restart.KILLED)
+    beside = bench.registry.beside.get("double")
+    assert beside is not None
+    await eventually(lambda: len(bench.serving.opened) > opened and beside.ready())
+    await bench.step()
+    assert bench.status().state == "testing"
 
 
 async def test_a_version_that_cannot_be_loaded_answers_nothing(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from paddlepool.contracts import errors
 from paddlepool.contracts.errors import BackendError, ModelNotReady, PaddlepoolError
 from paddlepool.contracts.ports import InferResult, Predictor, PredictorFactory, RunResult
-from paddlepool.contracts.reasons import Rejection, Restart
+from paddlepool.contracts.reasons import FAULTS, Rejection, Restart
 from paddlepool.contracts.status import CANNOT_START, UNKNOWN_EFFECT, Effect, GroupStatus
 from paddlepool.contracts.tensors import Tensors, all_finite, shape_key
 from paddlepool.engine.concurrency import in_thread
@@ -130,6 +130,7 @@ class Group:
         self._opening = asyncio.Lock()  # with low priority, one opens at a time
         self._queue_limit = self._batching.max_queue_size * self.config.count
         self._backoff = RestartBackoff(self.context.clock)
+        self.faults = 0  # losses of a process for a reason in FAULTS
         self._batcher = self._new_batcher()
         self._low_priority = False
         self._on_demand = self.config.start == "on_demand"
@@ -486,6 +487,7 @@ class Group:
 
     def _on_loss(self, reason: Restart) -> float:
         self.context.observer.restarted(model=self._model, group=self.config.name, reason=reason)
+        self.faults += reason in FAULTS
         if reason is Restart.MEMORY:
             return 0.0
         if reason is Restart.LACKING:

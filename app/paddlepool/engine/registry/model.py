@@ -297,6 +297,11 @@ class ServedModel(Leased):
         return self._groups[self.config.default_group].accepts_jobs()
 
     @property
+    def faults(self) -> int:
+        """Number of processes that were lost by a crash, a timeout or a malformed reply."""
+        return sum(group.faults for group in self._groups.values())
+
+    @property
     def running(self) -> bool:
         """Whether the default group has processes, or they are being started."""
         return self._groups[self.config.default_group].status().started

@@ -153,9 +153,12 @@ class Judge:
             )
             return True
         beside = self.registry.beside.get(canary.name)
-        if beside is not None and beside.version == canary.version and not beside.ready():
-            self._decide(comparison, False, "its processes ended while it answered requests")
-            return True
+        if beside is not None and beside.version == canary.version:
+            faults = beside.faults
+            if not beside.ready() or faults > current.config.version_policy.errors:
+                reason = f"its processes ended while it answered requests (faults: {faults})"
+                self._decide(comparison, False, reason)
+                return True
         if not self._measured(comparison, current):
             self._waiting.pop(canary.name, None)
             return False
