@@ -7,7 +7,7 @@ import pytest
 
 from paddlepool.contracts.errors import CanaryConflict, ModelLoadFailed, ModelNotFound
 from paddlepool.contracts.status import Trial
-from paddlepool.engine.registry.promotions import MAX_TRIALS, Promotions, promotions_path
+from paddlepool.engine.registry.promotions import MAX_TRIALS, Promotions, Serving, promotions_path
 from tests.engine.fakes import Gate, eventually, infer
 from tests.evidence.canary.conftest import POLICY, Bench
 from tests.model_files import write_config
@@ -34,6 +34,16 @@ async def test_a_promoted_version_serves_after_a_restart(on_trial: Bench) -> Non
     assert on_trial.served() == [2]
     assert on_trial.status().reason == "promoted by a person"
     assert on_trial.registry.canaries.all() == ()
+
+
+async def test_a_server_that_is_killed_in_a_promotion_has_promoted(on_trial: Bench) -> None:
+    on_trial.promotions.serve("double", Serving(model="double", version=2, previous=1, at=1.0))
+    await on_trial.stop(killed=True)
+    await on_trial.start()
+    status = on_trial.status()
+    assert (status.state, status.serving, on_trial.served()) == ("promoted", 2, [2])
+    await on_trial.control.rollback("double")
+    assert (on_trial.status().state, on_trial.served()) == ("rejected", [1])
 
 
 async def test_a_promotion_loses_no_request(on_trial: Bench) -> None:

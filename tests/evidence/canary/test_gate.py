@@ -15,9 +15,9 @@ from paddlepool.evidence.canary.judge import RETRY_SECONDS
 from tests.engine.fakes import eventually
 from tests.evidence.canary.conftest import POLICY, Bench
 
-FIGURES = {
+FIGURES: dict[str, dict[str, dict[str, object]]] = {
     "eval": {
-        "usual": {"texts": 9, "macro-F1": 0.73, "ECE": 0.02},
+        "usual": {"texts": 9, "macro-F1": 0.73, "ECE": 0.02, "data": "usual"},
         "virus": {"texts": 9, "macro-F1": 0.70, "ECE": 0.05},
     },
     "f1": {"usual": {"sad": 0.6}},

@@ -60,6 +60,12 @@ class Promotions:
         self._serving: dict[str, Serving] = {}
         self._trials: list[Trial] = []
         self.refresh()
+        for trial in tuple(self._trials):
+            serving = self._serving.get(trial.model)
+            ended = trial.state in ("promoted", "rejected")
+            if serving is not None and serving.version == trial.version and not ended:
+                # A server was killed after it had recorded the promotion.
+                self._replace(replace(trial, state="promoted", reason="promoted before a restart"))
 
     def refresh(self) -> frozenset[str]:
         """Read what other servers have decided; return the models that this changes."""

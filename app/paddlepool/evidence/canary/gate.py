@@ -89,7 +89,8 @@ def fault_of(figures: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]
     for rows in figures.values():
         for row in rows.values():
             for column, value in row.items():
-                values.setdefault(WORDS.sub("_", column.lower()), []).append(float(value))
+                if isinstance(value, int | float):
+                    values.setdefault(WORDS.sub("_", column.lower()), []).append(value)
     for condition in conditions:
         name, sign, limit = QUALITY.fullmatch(condition).groups()  # type: ignore[union-attr]
         if name not in values:
