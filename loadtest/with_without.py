@@ -3,13 +3,14 @@
     .venv/bin/python loadtest/with_without.py checkout ../before
     .venv/bin/python loadtest/with_without.py setting PADDLEPOOL_SHADOW_FRACTION=1 --measure users
     .venv/bin/python loadtest/with_without.py group emotion onednn onnxruntime_int8
-    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,reload}
+    .venv/bin/python loadtest/with_without.py {api,overload,haproxy,ray,reload,canary}
 
 `checkout` compares another checkout, which has its own .venv, with this one; `setting` a server
 with and without these settings; `group` two instance groups of a model. `api` compares the API
 process with a bare FastAPI application, with another checkout (`--before`), and with a program that
 is started as `PROBE PROGRAM.onnx TOKENIZER.json --port N --predictors N` (`--probe`). `overload`
-sends three times the capacity. The others add HAProxy, Ray Serve and reloads to the plain server.
+sends three times the capacity. `canary` has a model's newest version on trial beside the one that
+answers. The others add HAProxy, Ray Serve and reloads to the plain server.
 
 Both sides take turns in every round. A ratio above 1 means that the second side is better; its 90 %
 interval comes from resampled rounds. Exit code 1: a ratio is below --least.
@@ -17,6 +18,7 @@ interval comes from resampled rounds. Exit code 1: a ratio is below --least.
 
 import argparse
 import contextlib
+import json
 import shutil
 import sys
 import tempfile
@@ -56,6 +58,8 @@ from paddlepool.models.repository.layout import ModelRepository
 
 INT8_GROUP, LIVE = "onnxruntime_int8", "/v2/health/live"
 KEY = "with-and-without"
+NEVER = 100_000
+"""More requests than are compared in a measurement: the most that the policy accepts."""
 PLAIN = {"PADDLEPOOL_ADMIN_KEY": KEY}
 RAY_SECONDS = 5.0
 """Time for Ray to restart HAProxy when a replica is ready, which closes its connections."""
@@ -330,6 +334,32 @@ def reload(args: argparse.Namespace) -> Iterator[list[Pair]]:
 
 
 @contextlib.contextmanager
+def canary(args: argparse.Namespace) -> Iterator[list[Pair]]:
+    """The version before a model's newest, alone, and with the newest on trial beside it."""
+    newest, *_ = ModelRepository(args.repository).versions(args.model)
+    with tempfile.TemporaryDirectory() as directory:
+        alone, beside = (Path(directory) / name / args.model for name in ("alone", "beside"))
+        for model in (alone, beside):
+            shutil.copytree(args.repository / args.model, model)
+        shutil.rmtree(alone / str(newest))
+        policy = {"kind": "canary", "requests": NEVER, "agreement": 0.5, "slice_agreement": 0.01}
+        document = tomlkit.parse((beside / "config.toml").read_text("utf-8"))
+        document["version_policy"] = {**policy, "slower": 10.0}
+        (beside / "config.toml").write_text(tomlkit.dumps(document), "utf-8")
+        settings = PLAIN | {"PADDLEPOOL_PROVE_GROUPS": "off"}
+        with (
+            running_server(alone.parent, environment=settings) as without,
+            running_server(beside.parent, environment=settings) as within,
+        ):
+            pairs = task_pairs(beside.parent, without, within)
+            yield [pair for pair in pairs if pair.within.units == 1]
+            path = f"/v2/repository/models/{args.model}/canary"
+            reply = send(within.port, request("GET", path, headers={"X-Api-Key": KEY}))
+            status = json.loads(checked(reply).body)
+            print(f"{status['state']}: {status['compared']} requests compared")
+
+
+@contextlib.contextmanager
 def api(args: argparse.Namespace) -> Iterator[list[Pair]]:
     """Send requests without work to this server and to the others, and texts to all but FastAPI.
 
@@ -417,6 +447,9 @@ MODES = {
         options={"--ingress": {"choices": [*INGRESSES], "default": "HAProxy"}},
     ),
     "overload": Mode(overload, ("busy",), seconds=20.0, rounds=3, least=0.9),
+    "canary": Mode(
+        canary, ("users",), seconds=10.0, rounds=6, options={"--model": {"default": "emotion"}}
+    ),
     "reload": Mode(
         reload,
         ("users",),
