@@ -73,7 +73,8 @@ def text_of(status: Mapping[str, Any]) -> str:
     if status["previous"] is not None:
         facts.append(("before", f"version {status['previous']}: `rollback` returns to it"))
     if status["version"] is None:
-        return align_columns([*_labelled(facts), ("canary:", status["reason"] or "no new version")])
+        facts.append(("canary", status["reason"] or "no new version"))
+        return align_columns(_labelled(facts))
     facts += [
         ("canary", f"version {status['version']}, beside version {status['current']}"),
         ("state", str(status["state"])),

@@ -103,6 +103,7 @@ class ModelStatus:
 TrialState = Literal["testing", "passed", "promoted", "rejected"]
 """State of a new version. "testing": it is compared with the version that serves. "passed": it has
 proven itself and waits for a person. "promoted": it serves. "rejected": it stays unloaded."""
+UNFINISHED: tuple[TrialState, ...] = ("testing", "passed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

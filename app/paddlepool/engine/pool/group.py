@@ -281,8 +281,8 @@ class Group:
 
         If the group starts on demand and is the default group, it is started here. If it is not the
         default group, idle on-demand groups may be stopped to make room; submit() then starts it.
-        Raises ModelNotReady if the group accepts no job, and
-        Overloaded if the limits of OnDemand do not let it start.
+        Raises ModelNotReady if the group accepts no job, and Overloaded if the limits of OnDemand
+        do not let it start.
         """
         if reason := self._unusable_reason():
             self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)

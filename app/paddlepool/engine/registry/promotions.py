@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from paddlepool.contracts.status import Trial, TrialEvidence
+from paddlepool.contracts.status import UNFINISHED, Trial, TrialEvidence
 from paddlepool.engine.concurrency import in_thread
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.composed import ComposedModel
@@ -62,8 +62,8 @@ class Promotions:
         self.refresh()
         for trial in tuple(self._trials):
             serving = self._serving.get(trial.model)
-            ended = trial.state in ("promoted", "rejected")
-            if serving is not None and serving.version == trial.version and not ended:
+            serves = serving is not None and serving.version == trial.version
+            if serves and trial.state in UNFINISHED:
                 # A server was killed after it had recorded the promotion.
                 self._replace(replace(trial, state="promoted", reason="promoted before a restart"))
 

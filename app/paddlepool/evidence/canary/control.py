@@ -18,14 +18,13 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
 )
 from paddlepool.contracts.ports import Clock
-from paddlepool.contracts.status import CanaryStatus, Trial, TrialExample, TrialState
+from paddlepool.contracts.status import UNFINISHED, CanaryStatus, Trial, TrialExample, TrialState
 from paddlepool.engine.concurrency import in_thread_or_inline
 from paddlepool.engine.registry.promotions import Promotions, Serving
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.canary.verdict import status_of
 
 By = Literal["measured", "person"]
-UNFINISHED: tuple[TrialState, ...] = ("testing", "passed")
 
 log = logging.getLogger(__name__)
 

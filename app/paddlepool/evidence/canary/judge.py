@@ -1,7 +1,7 @@
 """Runs a new version and the current one on the tensors of live requests, in idle moments.
 
 Both run in processes beside the service, one after the other, and take turns in being first. No
-client sees an answer of the new version.
+client gets an answer of these runs.
 """
 
 import asyncio

@@ -11,6 +11,8 @@ from paddlepool.models.repository.files import user_path, write_atomically
 Document = TypeVar("Document", bound=BaseModel)
 
 OFF = Path("off")
+FILE = "choices.json"
+"""Name of the default file; documents of another kind lie beside it."""
 
 log = logging.getLogger(__name__)
 
@@ -21,9 +23,6 @@ def state_path(file: Path | None) -> Path | None:
     None means that nothing is stored.
     """
     return None if file == OFF else file or user_path("XDG_STATE_HOME", ".local/state", FILE)
-
-
-FILE = "choices.json"
 
 
 class StateFile(Generic[Document]):

@@ -18,7 +18,7 @@ from paddlepool.tasks.transforms.config import (
     TextFromClasses,
     inference_config,
 )
-from paddlepool.tasks.transforms.labels import BLANK
+from paddlepool.tasks.transforms.labels import is_character
 
 NAMES = {BoxesFromMap: "common text area", TextFromClasses: "equal characters"}
 """What is measured, by the operation after the model."""
@@ -89,17 +89,9 @@ def _grown(area: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _lines(output: NDArray[np.generic]) -> list[list[int]]:
-    """Return the characters of each line from classes (lines, steps) or scores, as class numbers.
-
-    Repeats are merged, then blanks are dropped.
-    """
+    """Return the class numbers of each line's characters, from classes (lines, steps) or scores."""
     best = output.argmax(-1) if output.dtype.kind == "f" else output
-    lines = []
-    for classes in best:
-        characters = classes != BLANK
-        characters[1:] &= classes[1:] != classes[:-1]
-        lines.append(classes[characters].tolist())
-    return lines
+    return [classes[is_character(classes)].tolist() for classes in best]
 
 
 def equal_characters(lines: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> float:

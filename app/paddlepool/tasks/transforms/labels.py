@@ -61,16 +61,21 @@ def text_from_best(
 ) -> list[Text]:
     """Return the text of each line from its best classes and their scores, both (lines, steps).
 
-    Repeats are merged, then blanks are dropped. A text's score is the mean score of its
-    characters, 0 without characters.
+    A text's score is the mean score of its characters, 0 without characters.
     """
     texts = []
     for classes, scores in zip(best, highest, strict=True):
-        kept = classes != BLANK
-        kept[1:] &= classes[1:] != classes[:-1]
+        kept = is_character(classes)
         text = "".join(characters[i] for i in classes[kept])
         texts.append(Text(text, float(scores[kept].mean()) if kept.any() else 0.0))
     return texts
+
+
+def is_character(classes: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which steps of a line (steps) give a character: repeats are merged, blanks dropped."""
+    character = classes != BLANK
+    character[1:] &= classes[1:] != classes[:-1]
+    return character
 
 
 def pixel_labels(output: NDArray[Any]) -> NDArray[Any]:
