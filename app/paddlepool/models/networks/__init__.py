@@ -68,7 +68,10 @@ def load_program(path: Path) -> Any:
 
 
 def load_parameters(directory: Path) -> dict[str, Any]:
-    """Return a saved program's parameters as float32, by structured name, for `set_state_dict`."""
+    """Return the parameters of the program in `directory` as float32, for `set_state_dict`.
+
+    The keys are the structured names. Raises BackendError as load_program() does.
+    """
     program = load_program(directory / PROGRAM.removesuffix(".json"))
     # Loading appends an index to every parameter's name.
     return {

@@ -1,8 +1,9 @@
 """BERT for sequence classification, equal to Hugging Face's BertForSequenceClassification.
 
 The network has a post-layer-norm encoder, absolute positions, exact (erf) GELU and a tanh pooler.
-The embedding of token type 0 is added to the position embeddings once, at import, because serving
-sends one segment. The last layer computes only its first position: the pooler reads no other.
+The embedding of token type 0 is added to the position embeddings when weights are imported, because
+a served text has one segment. The last layer computes only its first position: the pooler reads no
+other.
 
 `BertClassifier` is the network in the form for training. `StaticBertClassifier` computes the same
 function of the same parameters with fewer operators per run: Paddle Inference evaluates expressions

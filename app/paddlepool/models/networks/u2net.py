@@ -76,7 +76,7 @@ class ConvBlock(nn.Layer):
 
 
 class ResidualUBlock(nn.Layer):
-    """A small U-Net whose output is added to that of its first convolution (RSU-L, RSU-4F)."""
+    """A small U-Net whose output is added to that of its first convolution (the paper's RSU)."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()

@@ -70,10 +70,7 @@ class RemoteModel:
 
 
 class Source:
-    """A model repository at an address that fsspec can read.
-
-    **Invariant**: files whose names are not valid in a local repository are not read.
-    """
+    """A model repository, or a folder of files, at an address that fsspec can read."""
 
     def __init__(self, address: str) -> None:
         """Raise ConfigError if the address is invalid or no installed package can read it."""
@@ -95,8 +92,10 @@ class Source:
     def models(self) -> Mapping[str, RemoteModel]:
         """Return all models that the source holds now, from one listing.
 
-        Raises DownloadError if the source does not answer or holds no version at all: an empty
-        listing is more likely a wrong address than an intention to serve nothing.
+        Files whose names are not valid in a repository, versions without a manifest and models
+        without a version are left out. Raises DownloadError if the source does not answer or holds
+        no version at all: an empty listing is more likely a wrong address than an intention to
+        serve nothing.
         """
         with self._as_download_error("cannot be listed"):
             listing = dict(self._files.find(self._root, detail=True))
@@ -118,7 +117,7 @@ class Source:
         return models
 
     def copy(self, folder: Path, *, most_bytes: int, most_files: int) -> None:
-        """Copy all files whose names are not hidden to `folder`, with their directories.
+        """Copy all files to `folder`, with their directories, but for hidden files and directories.
 
         Raises DownloadError, also if the source holds no file or more than a limit, and OSError if
         `folder` cannot be written.
@@ -186,12 +185,11 @@ class Changes:
 
 
 def sync(source: Source, root: Path) -> Changes:
-    """Copy new versions and files from `source` to the repository `root`; remove dropped versions.
+    """Copy new versions and files from `source` to the repository `root`; remove deleted versions.
 
-    Only versions that the model's version policy could serve are copied. A version is published
-    after every byte has been compared with its manifest. If a file differs from the
-    manifest, the version is refused until its listing at the source changes. A damaged local
-    version is copied again.
+    Only versions that the model's version policy selects are copied. A version is published after
+    every byte has been compared with its manifest. If a file differs from the manifest, the version
+    is refused until its listing at the source changes. A damaged local version is copied again.
 
     Versions that the source no longer has are removed if another version of the model is complete.
     A model that it no longer has stays: a source cannot empty the local repository. Raises
