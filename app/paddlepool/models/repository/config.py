@@ -1,4 +1,4 @@
-"""config.toml of one model: its pipeline, batching and instance groups."""
+"""Reads and validates config.toml, the configuration of one model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OutputName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,127}
 PartName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 PartModel = Annotated[str, Field(pattern=f"^{MODEL_NAME.pattern}$")]
 QUALITY = re.compile(r"([a-z0-9_]+) (>=|<=) ([0-9]{1,15}(?:\.[0-9]{1,15})?)")
-"""A condition on a figure of `models verify --quality`: `macro_f1 >= 0.72`."""
+"""Pattern of a condition on a figure of `models verify --quality`, such as `macro_f1 >= 0.72`."""
 COMPOSED_KEYS = ("pipeline", "default", "version_policy", "parts", "parameters")
 """The keys of a composed model; the others describe a program, which it does not have."""
 CORES = "cores"
@@ -47,9 +47,10 @@ class _Table(BaseModel):
 class DynamicBatching(_Table):
     """How jobs of equal shape share a run.
 
-    `max_queue_size` counts jobs per instance. `max_batch_size` is in rows; a larger job is divided.
-    A `max_batch_size` of 0 means that the first axis is not the batch axis: a request may have any
-    size along that axis, and it runs alone.
+    `max_queue_size` counts jobs per instance. A run waits `max_queue_delay_ms` for more rows.
+    `max_batch_size` is in rows; a larger job is divided. A `max_batch_size` of 0 means that the
+    first axis is not the batch axis: a request may have any size along that axis, and it runs
+    alone.
     """
 
     max_batch_size: int = Field(default=1, ge=0, le=1024)
@@ -60,7 +61,8 @@ class DynamicBatching(_Table):
 class Budget(_Table):
     """Allowed loss of a group with a lower precision, measured on the golden inputs.
 
-    `mean_difference` is an upper limit, `agreement` a lower one; None means no limit.
+    `mean_difference` is an upper limit, `agreement` a lower one. At least one of them is set; None
+    means no limit.
     """
 
     mean_difference: float | None = Field(default=None, gt=0, lt=math.inf)
@@ -80,7 +82,8 @@ TOGETHER = 4
 class InstanceGroup(_Table):
     """One predictor configuration: `count` processes of `threads` threads each.
 
-    In config.toml, `count` may be "cores" (processes_for()). docs/model-repository.md has all keys.
+    In config.toml, `count` may be "cores": it is then what processes_for() returns.
+    docs/model-repository.md has all keys.
     """
 
     name: GroupName
@@ -122,8 +125,8 @@ class Warmup(_Table):
 class Ragged(_Table):
     """An input axis that is padded with zeros at its end, to the next multiple of `step`.
 
-    `max` is the largest size. It is required: there are `max / step` shapes, and backends keep
-    memory for each. Axis 0 is the batch axis and cannot be padded.
+    `max` is the largest size, a multiple of `step`. It is required, because backends keep memory
+    for each of the `max / step` sizes. Axis 0 is the batch axis and cannot be padded.
     """
 
     input: str
@@ -198,10 +201,14 @@ class VersionPolicy(CanaryPolicy):
     ) -> tuple[tuple[int, ...], int]:
         """Return the versions to try, newest first, and how many of them to serve.
 
-        An older version replaces a newer one that is unusable. `published` is newest first.
+        The first usable ones are served, so an older version replaces a newer one that is unusable.
+        `published` are the versions of the repository, newest first, and at least one. With the
+        kind "specific", the result may have versions that are not published.
+
         `current` matters only for "canary": it is the version that serves until another one is
-        promoted. If it is unknown, that is the one before the newest, which has yet to prove
-        itself. If it is gone, the next older one serves, or else the oldest.
+        promoted, None if that is unknown. With None, the versions before the newest are tried,
+        because the newest one must first prove itself. Otherwise `current` and older versions are
+        tried. If there is no such version, the oldest one is tried.
         """
         if self.kind == "specific":
             listed = tuple(sorted(set(self.versions), reverse=True))
@@ -218,8 +225,8 @@ class ModelConfig(_Table):
 
     `outputs` maps outputs of the program to the names under which they are served. `parts` maps the
     parts of a composed model to the models that serve them; such a model has no program and no
-    instance group. In the result of load_config(), `default_group` is always the name of a group:
-    "auto" is replaced by the first group with start = "always", or by the first of all.
+    instance group. In the result of load_config(), `default_group` is never "auto": that is
+    replaced by the name of the first group with start = "always", or of the first group of all.
     """
 
     pipeline: str | None = None
@@ -285,11 +292,14 @@ class ModelConfig(_Table):
 
     @property
     def first_group(self) -> str | None:
-        """The group that serves first under "auto"; None if config.toml names the default group."""
+        """The group that serves first with "auto"; None if config.toml names the default group."""
         return self._first_group
 
     def with_first_group(self) -> ModelConfig:
-        """Return the configuration with a group in place of "auto", unless a group is named so."""
+        """Return a copy in which `default_group` is the first group instead of "auto".
+
+        Returns this configuration if `default_group` is not "auto", or if a group has that name.
+        """
         if self.default_group != AUTO or any(group.name == AUTO for group in self.instance_group):
             return self
         # The first one that always runs, if there is one.
@@ -338,8 +348,8 @@ class ModelConfig(_Table):
 
         The new default group has `count` processes, by default count_in_place(), or as many as
         config.toml gives it if those are more. Its base is the replaced group, unless config.toml
-        names another. Its `start` is that of the replaced group, which starts on demand from then
-        on.
+        names another. Its `start` is that of the replaced group, which starts on demand in the
+        copy. Returns this configuration if `name` is the default group.
         """
         if count is None:
             count = self.count_in_place(name)
@@ -363,8 +373,8 @@ class ModelConfig(_Table):
         """Return a copy with another first group, for a machine that cannot run the present one.
 
         The next candidate of full precision, in the order of the file, takes over the threads of
-        the first group. Returns None if config.toml names the default group or no candidate is
-        left.
+        the first group, which is no candidate in the copy. Returns None if config.toml names the
+        default group or no candidate is left.
         """
         if self._first_group is None:
             return None
@@ -381,7 +391,7 @@ class ModelConfig(_Table):
         return None
 
     def base_of(self, name: str) -> str | None:
-        """Return the group that `name` is compared with; None for a default group without one."""
+        """Return the group that `name` is compared with; None if that would be `name` itself."""
         base = self.group(name).base or self.default_group
         return None if base == name else base
 

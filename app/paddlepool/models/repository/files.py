@@ -90,10 +90,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def user_path(variable: str, usual: str, name: str) -> Path | None:
-    """Return this user's path for `name` by the XDG base directory specification.
+    """Return the path `paddlepool/NAME` in a folder of this user (XDG base directories).
 
-    It is below the folder that the environment variable names, or else below `usual` in the user's
-    home. Returns None for a user without a home.
+    The folder is the one that the environment variable names, if that is an absolute path, or else
+    `usual` in the user's home. Returns None for a user without a home.
     """
     base = Path(os.environ.get(variable, ""))
     try:
@@ -110,7 +110,7 @@ CHECKOUT = Path(__file__).parents[4] / "model_repo"
 
 
 def shipped_models() -> Path | None:
-    """Return the repository that was installed with the program or lies in its checkout, if any."""
+    """Return the repository installed with the package, else that of the checkout, else None."""
     return next((root for root in (PACKED, CHECKOUT) if root.is_dir()), None)
 
 
@@ -139,7 +139,8 @@ def exists(path: Path) -> bool:
 def fill(root: Path, models: Path) -> None:
     """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
 
-    The repository appears complete or not at all. The next start repeats an interrupted copy.
+    Hidden entries and file modes are not copied. The repository appears complete or not at all. The
+    next start repeats an interrupted copy.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=STAGING, dir=root.parent) as staging:
@@ -154,7 +155,10 @@ def fill(root: Path, models: Path) -> None:
 
 
 def untouched(model: Path, models: Path) -> bool:
-    """Return whether a model's directory has exactly the entries of the shipped one, by name."""
+    """Return whether a model's directory has the same names of entries as the shipped one.
+
+    The contents are not compared. Returns False if one of the two does not exist.
+    """
     shipped = models / model.name
     if not model.is_dir() or not shipped.is_dir():
         return False

@@ -18,7 +18,10 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_shapes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Any], *, source: str) -> Shapes:
-    """Return the shapes as tuples. Raises ConfigError, which names `source`, if they do not fit."""
+    """Return the shapes as tuples. Raises ConfigError, which names `source`.
+
+    It is raised if the names are not those of `inputs`, or a shape does not fit its input.
+    """
     names = [spec.name for spec in inputs]
     if sorted(shapes) != sorted(names):
         raise ConfigError(
@@ -37,8 +40,9 @@ def check_shapes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Any], *, sou
 def read_input(path: Path, inputs: Sequence[TensorSpec]) -> Tensors:
     """Read one set of inputs from an .npz file.
 
-    Raises ConfigError if the file cannot be read or its arrays do not fit `inputs`. Numbers
-    of another size are converted, such as NumPy's float64 to float32.
+    Raises ConfigError if the file cannot be read or its arrays do not fit `inputs`. Arrays are
+    converted to the dtypes of `inputs`, such as float64 to float32 or int64 to float32, but floats
+    not to integers.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:

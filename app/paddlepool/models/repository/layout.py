@@ -69,7 +69,7 @@ class ModelFiles:
         return replace(test.with_outputs(self.config.outputs), agreement=agreement)
 
     def verify_again(self, *, low_priority: bool = False) -> None:
-        """Raise ManifestError if a file of this version has changed since it was read.
+        """Raise ManifestError if a file of this version no longer matches `manifest`.
 
         Raises OSError if the system does not let the server read a file.
         """
@@ -215,10 +215,10 @@ class ModelRepository:
         return load_config(self._model_directory(name) / "config.toml")
 
     def read(self, name: str, version: int, *, low_priority: bool = False) -> ModelFiles:
-        """Read and verify one version; pass `low_priority` while requests are being served.
+        """Read and verify one version; with `low_priority`, using a quarter of a core.
 
-        Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
-        the server read a file.
+        Raises ModelNotFound, ConfigError (also for a composed model), ManifestError, and OSError if
+        the system does not let the server read a file.
         """
         directory, config = self._version(name, version)
         if config.parts:
@@ -236,7 +236,10 @@ class ModelRepository:
         )
 
     def read_composed(self, name: str, version: int) -> ComposedFiles:
-        """Read and verify one version of a composed model. Raises as read() does."""
+        """Read and verify one version of a composed model.
+
+        Raises ModelNotFound, ConfigError, ManifestError and OSError.
+        """
         directory, config = self._version(name, version)
         with _faults_of_system():
             manifest = read_composed_manifest(directory)
@@ -323,10 +326,11 @@ def find_default_models(
     """Return the default model of each task that has a model or is in `chosen`.
 
     That is the task's model in `chosen`, else the first by name with `default = true`, else the
-    first by name. Logs a warning if several models qualify, or one in `chosen` is missing.
+    first by name. Logs a warning if several models qualify, or if a model in `chosen` is missing or
+    has another task.
 
-    If a default model is damaged, its task is not given to another model. Raises ConfigError if
-    `chosen` names an unknown task; an unknown model is accepted, as it may be published later.
+    A model whose files are damaged still counts, if its config.toml is valid. Raises ConfigError if
+    `chosen` names an unknown task; an unknown model is accepted, because it may be published later.
     """
     known = sorted(tasks)
     for task, model in chosen.items():

@@ -55,7 +55,7 @@ class FileEntry(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derivation(Strict):
-    """How a program was made from the reference, and which layers were left unchanged."""
+    """How a program was made from the reference, and which layers stayed in floating point."""
 
     tool: str
     versions: dict[str, str]
@@ -132,9 +132,10 @@ class ComposedManifest(Contents):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(Contents):
-    """Contents and origin of a version; inputs and outputs are in predictor order.
+    """Contents and origin of a version; inputs and outputs are in the order of the program.
 
-    Format 2 adds `programs`, and a reference program in ONNX. `params` is null if there are none.
+    Only format 2 may have `programs` or a reference program in ONNX. `params` is null if no file
+    has the parameters. `network` describes the dynamic graph, null if it is not known.
     """
 
     format: Literal[1, 2]

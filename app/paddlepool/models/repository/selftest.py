@@ -40,8 +40,9 @@ UNREADABLE = (
 class Quality:
     """How far outputs are from the golden outputs.
 
-    Differences are absolute, and the largest over all outputs. `agreement` is from 0 to 1, or None
-    if the task has no measure of it.
+    The differences are those of the output that differs most, as largest_difference() and
+    mean_difference() compute them. `agreement` is from 0 to 1, or None if the task has no measure
+    of it.
     """
 
     largest_difference: float
@@ -96,7 +97,10 @@ class SelfTest:
         return self.tolerance * max(map(usual_size, self.outputs.values()), default=1.0)
 
     def judging(self, group: InstanceGroup) -> SelfTest:
-        """Return a copy for this group: with its program, its budget, and its tolerance if set."""
+        """Return a copy for this group: with its program, its budget, and its tolerance if set.
+
+        A tolerance of the group is absolute.
+        """
         return replace(
             self,
             tolerance=group.tolerance or self.tolerance,
@@ -117,7 +121,10 @@ class SelfTest:
     def opened(
         self, open_predictor: PredictorFactory, spec: PredictorSpec, *, timeout: float = RUN_SECONDS
     ) -> Predictor:
-        """Open a predictor and check() it. Raises what opening and check() raise."""
+        """Open a predictor and check() it; close it if that fails.
+
+        `timeout` is in seconds, for each run. Raises what opening and check() raise.
+        """
         predictor = open_predictor(spec)
         try:
             self.check(predictor, timeout=timeout)
@@ -129,9 +136,9 @@ class SelfTest:
     def check(self, predictor: Predictor, *, timeout: float) -> None:
         """Run the predictor on every case and check its outputs.
 
-        Raises BackendError if an output is missing, wrong, or of the wrong shape or dtype,
-        ConfigError if the budget has an agreement but the model's task has no measure of it, and
-        the errors of Predictor.run().
+        `timeout` is in seconds, for each run. Raises BackendError if an output is missing, wrong,
+        or of the wrong shape or dtype, ConfigError if the budget has an agreement but the model's
+        task has no measure of it, and the errors of Predictor.run().
         """
         for case in self.cases:
             outputs = predictor.run(case.inputs, timeout=timeout)
@@ -186,7 +193,7 @@ class SelfTest:
             )
 
     def is_judged(self, case: Case) -> bool:
-        """Return whether the agreement with this case's outputs counts."""
+        """Return whether the budget's agreement applies to this case; see `real`."""
         return not self.real or any(case.inputs is real.inputs for real in self.cases[: self.real])
 
     def quality(self, outputs: Tensors) -> Quality:
@@ -259,7 +266,8 @@ def shapes_of(tensors: Tensors) -> str:
 def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
     """Return why times measured on the self-test's input mean nothing; empty if they are usable.
 
-    An older Paddlepool sealed programs with size 1 on each free axis: one pixel, for example.
+    They mean nothing if a free axis other than the first has size 1, unless `test` is relative. An
+    older Paddlepool sealed programs in this way: on one pixel, for example.
     """
     small = [
         f"{spec.name} {list(test.inputs[spec.name].shape)}"
@@ -278,7 +286,7 @@ def too_small(test: SelfTest, inputs: Sequence[TensorSpec]) -> str:
 
 
 def write_selftest(directory: Path, test: SelfTest) -> None:
-    """Write selftest.npz as read_selftest() reads it; a group's budget is not part of it."""
+    """Write selftest.npz as read_selftest() reads it, without budget, agreement and program."""
     golden: dict[str, Array] = {}
     for number, case in enumerate(test.cases):
         for kind, tensors in (("input", case.inputs), ("output", case.outputs)):

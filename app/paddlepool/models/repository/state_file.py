@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 
 def state_path(file: Path | None) -> Path | None:
-    """Return the file that PADDLEPOOL_STATE_FILE names, by default one in the user's home.
+    """Return the path of the state file: `file`, by default one in the user's home.
 
-    None means that nothing is stored.
+    Returns None, so that nothing is stored, if `file` is OFF or the user has no home.
     """
     return None if file == OFF else file or user_path("XDG_STATE_HOME", ".local/state", FILE)
 
 
 class StateFile(Generic[Document]):
-    """Reads and writes one document; the first problem with the file is logged.
+    """Reads and writes one document. Raises no OSError: the first problem is logged instead.
 
     With the path None, nothing is stored.
     """
@@ -38,7 +38,7 @@ class StateFile(Generic[Document]):
         self._warned = False
 
     def read(self) -> Document | None:
-        """Return the document; None if there is no usable one."""
+        """Return the document; None if the file is missing, cannot be read or is invalid."""
         if self._path is None:
             return None
         try:
@@ -53,7 +53,10 @@ class StateFile(Generic[Document]):
         return None
 
     def changed(self) -> bool:
-        """Whether the file is another one than at the last call, as another server wrote it."""
+        """Return whether the file was replaced since the last call, such as by another server.
+
+        The first call returns whether the file exists. Returns False if it cannot be found.
+        """
         try:
             status = self._path.stat() if self._path is not None else None
         except OSError:
