@@ -49,7 +49,7 @@ class CanaryControl:
     def status(self, model: str) -> CanaryStatus:
         """Return the latest trial of a model. May be called in any thread.
 
-        Raises ModelNotFound, and CanaryConflict if the model's version policy is another one.
+        Raises ModelNotFound, and CanaryConflict if the model's version policy is not `canary`.
         """
         self._check_known(model)
         serving = self.promotions.serving(model)
@@ -86,12 +86,13 @@ class CanaryControl:
     async def promote(
         self, model: str, *, by: By = "person", reason: str = "promoted by a person"
     ) -> None:
-        """Serve the version on trial instead of the current one, without losing a request.
+        """Serve the newest version instead of the current one, without losing a request.
 
-        Raises ModelNotFound; CanaryConflict if no version is on trial, or if `by` is "measured" and
-        a person has already decided; ModelNotReady during the shutdown; ModelLoadFailed if the
-        version cannot be loaded. In that case the current version continues to serve, and the new
-        one is rejected unless an OSError was the cause.
+        The newest version must have a trial, but this may have been rejected. Raises ModelNotFound;
+        CanaryConflict if there is no such trial, or if `by` is "measured" and a person has already
+        decided; ModelNotReady during the shutdown; ModelLoadFailed if the version cannot be loaded.
+        In the last case the current version continues to serve, and the new one is rejected unless
+        an OSError was the cause.
         """
         async with self._changing[model]:
             trial = self._trial(model)
@@ -108,10 +109,11 @@ class CanaryControl:
         reason: str = "rejected by a person",
         state: TrialState = "rejected",
     ) -> None:
-        """End the trial of the newest version, which stays unloaded until its files change.
+        """End the trial of the newest version, and close its processes that answer requests.
 
-        With the `state` "passed", it waits for a person instead. Raises ModelNotFound, and
-        CanaryConflict if no version is on trial.
+        The version stays unloaded until its files change or a person promotes it; the `state`
+        "passed" means that it waits for a person. Raises ModelNotFound, and CanaryConflict if there
+        is no unfinished trial, or if `by` is "measured" and the trial's state is not "testing".
         """
         async with self._changing[model]:
             trial = self._trial(model)
@@ -138,7 +140,11 @@ class CanaryControl:
                 await self._decide(trial, "rejected", "rolled back by a person", "person")
 
     async def follow(self, model: str) -> None:
-        """Do what another server has decided, which shares the file of `promotions`."""
+        """Follow the decisions of other servers that share the file of `promotions`.
+
+        Loads the version that they serve, and closes the processes of a version that they rejected.
+        A failure to load is only logged.
+        """
         async with self._changing[model]:
             serving, trials = self.promotions.serving(model), self.promotions.trials(model)
             if trials and trials[0].state == "rejected":
@@ -152,7 +158,9 @@ class CanaryControl:
     async def _serve(self, model: str, version: int, trial: Trial | None = None) -> None:
         """Record and load a version. If that fails, the one before continues to serve.
 
-        Raises ModelLoadFailed, and ModelNotReady if the server is shutting down.
+        With `trial`, the version is a new one: rollback() can return to the one before it, and a
+        failure to load rejects it. Raises ModelLoadFailed, and ModelNotReady if the server is
+        shutting down.
         """
         before = self.promotions.serving(model)
         previous = before.version if before and trial is not None else None
@@ -192,7 +200,7 @@ class CanaryControl:
         log.log(level, "%s@%d: canary %s: %s", trial.model, trial.version, state, reason)
 
     def _trial(self, model: str) -> Trial:
-        """Return the latest trial. Raises ModelNotFound and CanaryConflict."""
+        """Return the newest version's trial. Raises ModelNotFound, or CanaryConflict if none."""
         self._check_known(model)
         newest = next((row for row in self.registry.canaries.all() if row.name == model), None)
         trials = self.promotions.trials(model)

@@ -18,7 +18,7 @@ EXAMPLE_BYTES = 64 << 20
 """Maximum bytes of the examples of one model."""
 
 MAX_PAIRS = 1000
-"""Run times that are remembered."""
+"""Maximum pairs of run times that are kept, the latest ones."""
 
 
 def with_runs(
@@ -31,7 +31,8 @@ def with_runs(
 ) -> TrialEvidence:
     """Return the evidence with one more request: the runs of the new and the current version.
 
-    Outputs of the new version that cannot be compared count as with_error().
+    Outputs of the new version that cannot be compared count as with_error(). The times count only
+    if neither run was interrupted.
     """
     if error := _wrong(own.outputs, base.outputs):
         return with_error(evidence, error)
@@ -60,9 +61,10 @@ def with_error(evidence: TrialEvidence, error: str) -> TrialEvidence:
 def worst(
     examples: Sequence[TrialExample], example: TrialExample, most: int
 ) -> Sequence[TrialExample]:
-    """Return the `most` examples that agree least, within EXAMPLE_BYTES; worst first.
+    """Return `examples` with `example` in its place, those that agree least first.
 
-    An `example` that agrees is left out.
+    At most `most` remain, and at most EXAMPLE_BYTES of tensors. If `most` is 0 or `example` agrees
+    fully, returns `examples` unchanged.
     """
     if not most or example.agreement > 1 - 1e-9:  # a difference of two sums
         return examples
@@ -79,7 +81,7 @@ def worst(
 def agreement_with(test: SelfTest) -> Agreement:
     """Return the measure of the model's task.
 
-    Without one, outputs agree if they are within the tolerance of the version's self-test.
+    Without one, it is 1 for outputs within the tolerance of the self-test `test`, else 0.
     """
     if test.agreement is not None:
         return test.agreement
@@ -124,7 +126,7 @@ def _wrong(outputs: Tensors, expected: Tensors) -> str:
 
 
 def unlike(served: ServedModel, current: ServedModel) -> str:
-    """Return why requests to the current version say nothing about another one; "" if they do."""
+    """Return why the inputs of requests to `current` cannot test `served`; "" if they can."""
     if served.inputs != current.inputs:
         return f"its inputs differ from those of version {current.version}"
     if [spec.name for spec in served.outputs] != [spec.name for spec in current.outputs]:

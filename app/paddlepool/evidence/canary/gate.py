@@ -22,17 +22,17 @@ WORDS = re.compile(r"\W+")
 
 
 def command_of(name: str, *, repository: Path, data: Path | None) -> list[str]:
-    """Return the command that measures the newest version of a model; it needs `--json FILE`."""
+    """Return the command that measures the newest version of a model, without `--json FILE`."""
     command = [sys.executable, "-P", "-m", "paddlepool.cli", "models", "verify", name, "--quality"]
     command += ["--repository", str(repository)]
     return command if data is None else [*command, "--data", str(data)]
 
 
 class QualityGate:
-    """A running measurement. While a request is answered, its process is stopped.
+    """A running measurement of quality. Its command is stopped while a request is answered.
 
-    The process that runs the model is the command's own: it ends its run, then waits. The command
-    ends with the server, also if that is killed.
+    The predictor that the command has started is not stopped: it ends its run, then waits for the
+    command. The command ends with the server, even if the server is killed.
     """
 
     def __init__(self, command: Sequence[str], suspension: Suspension) -> None:
@@ -58,7 +58,7 @@ class QualityGate:
     def fault(self, conditions: Sequence[str]) -> str | None:
         """Return why the version fails a condition, "" if it fails none, None while it runs.
 
-        A measurement that failed is a fault, too. At the end, closes itself.
+        A measurement that failed is a fault, too. Closes this object if the measurement has ended.
         """
         if self._process.poll() is None:
             return None

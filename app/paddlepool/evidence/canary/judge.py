@@ -46,7 +46,7 @@ RETRY_SECONDS = 60.0
 """Pause after a failure that says nothing about the new version."""
 
 STORE_SECONDS = 10.0
-"""Evidence is written to the file at most this often: what a crash of the server loses of it."""
+"""Least time between two writes of the evidence. A crash loses what came after the last one."""
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Judge:
     def offer(self, served: ServedModel, inputs: Tensors) -> bool:
         """Store a sample of an answered request; return whether that was done.
 
-        It is not done if one waits already, or if the model has no newer version.
+        It is not done if a sample of the model waits already, or if the model has no newer version.
         """
         if served.name in self._waiting or not any(
             canary.name == served.name and canary.version > served.version
@@ -117,9 +117,10 @@ class Judge:
         return bool(self._waiting)
 
     def judge_one(self) -> bool:
-        """Begin a trial, compare one request, or decide. Raises Closed.
+        """For each new version, begin its trial, compare one request, or decide. Raises Closed.
 
-        Returns False if there is nothing to do.
+        First follows what other servers with the same file have decided. Blocks the thread. Returns
+        False if there was nothing to do for any version.
         """
         for model in self.control.promotions.refresh():
             following = self.control.follow(model)

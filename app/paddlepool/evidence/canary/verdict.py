@@ -31,12 +31,12 @@ from paddlepool.models.repository.config import PROMOTION_RISK, CanaryPolicy
 EARLY_LOOKS = 2
 SHOWN_SLICES = 5
 STEPS = 50
-"""Of a bisection, which then is exact to 15 digits."""
+"""Steps of a bisection; its result is then exact to 15 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`promote` is None while the evidence is not sufficient; `reason` then is empty."""
+    """Whether to promote a version (True) or reject it (False). None: undecided, no `reason`."""
 
     promote: bool | None
     reason: str
@@ -48,13 +48,14 @@ UNDECIDED = Verdict(None, "")
 def lower_bound(mean: float, count: int, risk: float) -> float:
     """Return the lower confidence bound of an expected value, from `count` values in 0…1.
 
-    The expected value is below the bound with a probability of at most `risk`.
+    `mean` is that of the values. The expected value is below the bound with a probability of at
+    most `risk`.
     """
     return _bound(mean, count, risk, end=0.0)
 
 
 def upper_bound(mean: float, count: int, risk: float) -> float:
-    """Return the upper confidence bound; see lower_bound()."""
+    """Return the upper confidence bound of an expected value, as lower_bound() the lower one."""
     return _bound(mean, count, risk, end=1.0)
 
 
@@ -83,7 +84,7 @@ def _divergence(mean: float, expected: float) -> float:
 
 
 def look(compared: int, requests: int) -> int | None:
-    """Return which look it is after `compared` requests; None if it is none.
+    """Return the number of the look after `compared` requests; None if none is planned there.
 
     Look 0 is the first at which a version can be promoted, after `requests`, rounded up to a
     multiple of four. The two before it are -2 and -1.
@@ -95,7 +96,10 @@ def look(compared: int, requests: int) -> int | None:
 
 
 def judge(evidence: TrialEvidence, policy: CanaryPolicy) -> Verdict:
-    """Decide whether a version replaces the current one, from all evidence so far."""
+    """Decide whether a version replaces the current one, from all evidence so far.
+
+    More errors than the policy allows reject it at any time. Everything else is decided at a look.
+    """
     if evidence.errors > policy.errors:
         return Verdict(False, f"{_plural(evidence.errors, 'failure')}: {evidence.error}")
     number = look(evidence.compared, policy.requests)

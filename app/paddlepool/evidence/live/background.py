@@ -67,7 +67,7 @@ class Shadow:
         """Store a job of a request for a replay; return whether this was done.
 
         It is done with the probability `fraction` if the default group answered the request and no
-        other job of the model waits.
+        other job of the model waits. A job that was drawn but not stored is counted as dropped.
         """
         if group != served.config.default_group or self.draw() >= self.fraction:
             return False
@@ -81,9 +81,10 @@ class Shadow:
         return bool(self._waiting)
 
     def replay_one(self) -> bool:
-        """Replay on other groups the job that has waited longest. Raises Closed.
+        """Replay on other groups the job that has waited longest, and count the outcome.
 
-        Returns False if no job waits.
+        Also closes predictors of versions that are no longer served. Returns False if no job waits.
+        Raises Closed.
         """
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
@@ -266,7 +267,7 @@ CLOSING_SECONDS = 1.0
 class VersionJudge(Protocol):
     """Compares a new version with the one that serves.
 
-    offer() is called from the event loop, the rest as for Shadow.
+    offer() is called from the event loop, the other methods from the background thread.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -342,7 +343,7 @@ class Background:
         return self.shadow.waiting() or self.judge.waiting()
 
     def close(self) -> None:
-        """End the thread. A run that takes longer than CLOSING_SECONDS ends with the process."""
+        """End the thread, and wait for it at most CLOSING_SECONDS. A longer run is abandoned."""
         self.idle_gate.close()
         if self._thread.ident is not None:
             self._thread.join(CLOSING_SECONDS)

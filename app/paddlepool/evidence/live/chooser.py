@@ -2,7 +2,8 @@
 
 One candidate at a time is measured against the first group, in idle moments. The two groups take
 turns. Each group runs all its processes at once, because processes in service slow each other down.
-Each group has as many processes as in service, but at most TOGETHER, and fewer if memory is short.
+Each group has as many processes as it has or would have in service, but at most TOGETHER, and fewer
+if memory is short.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ gone, or memory was short.
 """
 
 MORE_ROUNDS = 3
-"""How often, at most, undecided candidates are measured again once another candidate serves."""
+"""How often, at most, undecided candidates are measured again after another one was chosen."""
 
 ROOM = 1.25
 """Assumed memory of a measured process, relative to a serving process."""
@@ -64,7 +65,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Search:
-    """Results for one model version's candidates, and the candidates still to be tried."""
+    """Results for one model version's candidates, and the candidates still to be tried.
+
+    The results of `undecided` candidates are not final. `rounds` is how often these may still be
+    measured again after a choice. `process_bytes` is the largest process in service so far.
+    """
 
     waiting: list[str]
     results: dict[str, Candidate] = field(default_factory=dict)

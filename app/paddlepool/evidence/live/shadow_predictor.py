@@ -116,8 +116,8 @@ class ShadowPredictor:
 def run_together(predictors: Sequence[ShadowPredictor], inputs: Tensors) -> Timed:
     """Run all predictors at once; return the first one's outputs and the mean seconds.
 
-    The seconds are None if a request interrupted the runs. Raises the errors of
-    ShadowPredictor.run(); the other predictors' runs then continue.
+    Waits for an idle moment first. The seconds are None if a request interrupted the runs. Raises
+    the errors of ShadowPredictor.run(); the other predictors' runs then continue.
     """
     idle_gate = predictors[0].idle_gate
     suspension, shape = idle_gate.suspension, shape_key(inputs)
@@ -163,9 +163,9 @@ class ShadowPredictors:
 class FinalFailures:
     """Decides which failures of a group are final: the group is not tried again after those.
 
-    A group's first crash is not final: the system may have killed the process for lack of memory. A
-    failure other than a crash is not final if the version's files have changed or cannot be read:
-    it then says nothing about the group.
+    A group's first crash is not final, because the system may have killed the process for lack of
+    memory; a second one is. A failure other than a crash is not final if the version's files have
+    changed or cannot be read: it then says nothing about the group.
     """
 
     def __init__(self) -> None:

@@ -71,12 +71,16 @@ class StoredChoices:
         self._entries = self._read()
 
     def get(self, files: ModelFiles) -> Choice | None:
-        """Return the choice for this version, configuration, precision and machine, or None.
+        """Return the choice with which this version starts, or None.
 
-        If the version's choices were made for others of these, logs what differs from the last one.
-        A version without any starts with the last choice for the model's other versions, and its
-        candidates are measured later. Not if the precision is "exact": how much a group's output
-        differs from the first group's depends on the weights.
+        A stored choice is valid if it was made with the present configuration, precision and
+        machine, and its group still exists. Returns the last valid choice for this version. If the
+        version has only invalid ones, returns None and logs what differs from the last of them.
+
+        If the version has no choice, returns the group of the last valid choice for another version
+        of the model, for a start until the candidates are measured. With the precision "exact",
+        returns None instead: how much a group's output differs from the first group's depends on
+        the weights.
         """
         expected = self._entry(files, Choice(group="", by="kept", reason=""))
         groups = {group.name for group in files.config.instance_group}
