@@ -83,8 +83,8 @@ def open_groups(
 ) -> tuple[dict[str, list[Predictor]], dict[str, str]]:
     """Open `count(group)` predictors of each group; `stack` closes them.
 
-    Calls `opened_one` after each predictor. Returns the predictors by group, and the reason for
-    each group that cannot be opened.
+    Each predictor must pass its self-test. Calls `opened_one` after each one. Returns the
+    predictors by group, and for each other group the reason why it cannot be opened.
     """
     opened: dict[str, list[Predictor]] = {}
     refused: dict[str, str] = {}

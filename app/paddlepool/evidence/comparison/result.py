@@ -39,12 +39,12 @@ from paddlepool.observability.build_info import describe_machine
 class GroupResult:
     """Results of one instance group.
 
-    Times are of a single request; `concurrent_*` figures are measured with all cores busy.
-    `max_abs_drift`, `mean_difference` (of the output that differs most) and `agreement` compare
-    the outputs with those of Comparison.default_group. `budget` limits `mean_difference` and
-    `agreement`. `effective` is whether outputs or times differ from those of the group `base`; it
-    is None if that is not proven, or if `base` is None. `instances` is the number of predictors
-    that were busy at once.
+    Times are of a single request; `concurrent_*` figures are measured with all cores busy. Three
+    figures compare the outputs with those of Comparison.default_group: `max_abs_drift` is the
+    largest difference, `mean_difference` and `agreement` are means over the samples. `budget`
+    limits `mean_difference` and `agreement`. `effective` is whether outputs or times differ from
+    those of the group `base`; it is None if that is not proven, or if `base` is None. `instances`
+    is the number of predictors that were busy at once.
     """
 
     group: str

@@ -39,7 +39,7 @@ class Report:
         return "\n".join(lines)
 
     def as_markdown(self) -> str:
-        """Return the text for the model card; equal figures on one machine give equal bytes."""
+        """Return the text for the model card; equal figures give equal text."""
         lines = [
             f"Version {self.version} (sha256 `{self.fingerprint[:12]}…`), "
             f"instance group `{self.group}`, printed by"

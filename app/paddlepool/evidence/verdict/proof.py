@@ -4,8 +4,8 @@ Paddle's switches can report "enabled" and change nothing, so verdicts rest on m
 is *effective* if its outputs or its times differ from those of its base. Times differ if the whole
 interval of their ratio is more than 5 % away from 1 and their medians are at least MINIMAL_SECONDS
 apart. A group is *ineffective* if its outputs are bitwise equal and its times differ by no more
-than noise. Otherwise it is *unproven*, for example while there are too few runs or they are too
-noisy.
+than noise. Otherwise it is *unproven*, for example if there are too few runs, if they are too
+noisy, or if outputs vary from run to run.
 """
 
 import math
@@ -145,8 +145,8 @@ def ratio_interval(
 ) -> tuple[float, float, float]:
     """Return the median ratio of paired times, and the ends of its 99 % bootstrap interval.
 
-    Equal times give equal results. Logarithms give "twice as fast" and "twice as slow" the same
-    weight.
+    There must be at least one pair. The same times always give the same interval. Logarithms give
+    "twice as fast" and "twice as slow" the same weight.
     """
     logs: NDArray[np.float64] = np.log(seconds) - np.log(base_seconds)
     picks = np.random.default_rng(SEED).integers(0, len(logs), (RESAMPLES, len(logs)))
@@ -192,9 +192,10 @@ def undecided(low: float, high: float) -> bool:
 def best_of(candidates: Sequence[Candidate], less_preferred: frozenset[str]) -> Candidate | None:
     """Return the best candidate that is fit, or None if none is.
 
-    The highest gain wins, unless a candidate with a slightly lower gain answers a single request
-    much sooner (SOONER). Ties go to those not in `less_preferred`, then to those that answer a
-    single request within GAIN of the soonest, then to the least memory.
+    Candidates whose gain is at least the highest one divided by EQUAL count as equal. Candidates
+    that answer a single request much sooner than these, with a slightly lower gain (SOONER), are
+    preferred to them. Among the remaining ones, those not in `less_preferred` win, then those that
+    answer a single request within GAIN of the soonest, then the one with the least memory.
     """
     fit = [candidate for candidate in candidates if candidate.fit]
 
