@@ -81,9 +81,9 @@ class QualityGate:
 
 
 def fault_of(figures: Mapping[str, Mapping[str, Any]], conditions: Sequence[str]) -> str:
-    """Return the first condition that a figure of this name does not fulfil, or "".
+    """Return a sentence about the first condition that is not fulfilled; "" if all are.
 
-    A condition for a name that no figure has is not fulfilled.
+    Every figure of the condition's name must fulfil it, and there must be one.
     """
     values: dict[str, list[float]] = {}
     for rows in figures.values():

@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Comparison:
-    """A new version, its trial and the open predictors; without a trial it is not compared."""
+    """A new version, its trial if it has one, and the open predictors of both versions."""
 
     canary: Canary
     served: ServedModel | None = None

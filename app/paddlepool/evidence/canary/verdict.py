@@ -119,7 +119,10 @@ def judge(evidence: TrialEvidence, policy: CanaryPolicy) -> Verdict:
 
 
 def _fault(evidence: TrialEvidence, policy: CanaryPolicy, risk: float) -> str:
-    """Return what is proven to be wrong with a version, or an empty string."""
+    """Return what is proven to be wrong with a version, or an empty string.
+
+    `risk` is the probability of a wrong rejection, for each bound of the agreement.
+    """
     mean = evidence.agreement / evidence.compared
     high = upper_bound(mean, evidence.compared, risk)
     worst = "".join(f"; {slice_text(worst)}" for worst in slices(evidence)[:1])

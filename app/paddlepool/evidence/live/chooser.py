@@ -314,8 +314,9 @@ def _race(
     """Run a candidate and the first group alternately on the same inputs; compare their times.
 
     `counts` has the number of processes of each group in service, the candidate's first. The time
-    of a group is the mean over the processes that run at once, divided by that number. Returns the
-    candidate's result, whether it is final, and the verdict of judge(), None if it was not called.
+    of a group is the mean over the processes that run at once, divided by its number in `counts`.
+    Returns the candidate's result, whether it is final, and the verdict of judge(), None if it was
+    not called.
 
     With `exact`, stops if the groups' outputs for the golden input differ by more than
     EXACT_DIFFERENCE. The stored golden output is no reference: it may have fewer digits. Raises the

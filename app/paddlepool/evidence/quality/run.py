@@ -152,8 +152,8 @@ def measure_composed(
 ) -> Report:
     """Measure a composed model with its default groups, `base`, or with those that `group` names.
 
-    `answers_of` returns the answers to the task's samples. Other groups than the default ones are
-    measured beside them, as in measure_model().
+    `answers_of` returns the answers to the task's samples. With `group`, reports the figures of
+    these groups and their differences from those of `base`.
     """
     findings = task.measure(answers_of(None))
     if group is not None:

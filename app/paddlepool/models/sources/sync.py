@@ -173,9 +173,9 @@ class Source:
 
 @dataclass(slots=True)
 class Changes:
-    """What sync() did. Each version or file is `MODEL/VERSION` or `MODEL/FILE`.
+    """What sync() did, with the names `MODEL/VERSION` or `MODEL/FILE`.
 
-    `refused` and `damaged` map it to the reason.
+    `refused` and `damaged` map a name to the reason.
     """
 
     copied: list[str] = field(default_factory=list)
