@@ -245,7 +245,7 @@ class Judge:
         return True
 
     def _answer(self, comparison: _Comparison, current: ServedModel) -> None:
-        """Let the new version answer its fraction of the requests."""
+        """Let the new version answer the policy's fraction of the requests, if that is not 0."""
         fraction = current.config.version_policy.fraction
         if not fraction or comparison.own is None or self._unfinished(comparison) is None:
             return

@@ -60,7 +60,7 @@ def upper_bound(mean: float, count: int, risk: float) -> float:
 
 
 def _bound(mean: float, count: int, risk: float, *, end: float) -> float:
-    """Find the expected value between `mean` and `end` that is just improbable enough."""
+    """Return the value between `mean` and `end` that Chernoff's bound gives for `risk`."""
     if count == 0:
         return end
     limit = -math.log(risk) / count
@@ -162,7 +162,7 @@ def _ratio_of(seconds: tuple[tuple[float, float], ...]) -> tuple[float, float, f
 
 
 def _little(evidence: TrialEvidence) -> bool:
-    """Whether the difference of run times is too small to matter."""
+    """Return whether the median run times differ by less than MINIMAL_SECONDS."""
     own, base = np.median(evidence.seconds, axis=0)
     return bool(abs(own - base) < MINIMAL_SECONDS)
 

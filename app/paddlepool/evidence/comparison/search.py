@@ -275,7 +275,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A search with `seconds` of load for each configuration.
+    """The search of `paddlepool tune`, with `seconds` of load for each configuration.
 
     `p95_seconds` is the latency limit.
     """

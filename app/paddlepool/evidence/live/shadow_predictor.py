@@ -68,7 +68,7 @@ class IdleGate:
             self.check()
 
     def rest(self, seconds: float, *, unless: Callable[[], bool]) -> None:
-        """Block for `seconds` or until `unless()` is true. Raises Closed.
+        """Block for at most `seconds`, or until `unless()` is true. Raises Closed.
 
         `unless()` is called at the start and after each wake().
         """

@@ -71,7 +71,7 @@ def _remove(path: Path) -> None:
 
 
 def write_synced(path: Path, blocks: Iterable[bytes]) -> None:
-    """Write a new file to disk before returning. Raises OSError, also if the file exists."""
+    """Write a new file; return when it is on the disk. Raises OSError, also if it exists."""
     with path.open("xb") as file:
         file.writelines(blocks)
         file.flush()

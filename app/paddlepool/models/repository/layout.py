@@ -29,7 +29,7 @@ VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """One version, read and verified against its manifest."""
+    """One version of a model with a program, read and verified against its manifest."""
 
     name: str
     version: int
