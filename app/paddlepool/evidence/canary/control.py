@@ -125,8 +125,9 @@ class CanaryControl:
     async def rollback(self, model: str) -> None:
         """Serve the version that the present one has replaced, and reject the present one.
 
-        Raises ModelNotFound, CanaryConflict if none was replaced, ModelNotReady during the
-        shutdown, and ModelLoadFailed if the old version cannot be loaded.
+        There is then no version to return to until the next promotion. Raises ModelNotFound,
+        CanaryConflict if none was replaced, ModelNotReady during the shutdown, and ModelLoadFailed
+        if the old version cannot be loaded.
         """
         async with self._changing[model]:
             self._check_known(model)

@@ -53,7 +53,7 @@ def with_runs(
 
 
 def with_error(evidence: TrialEvidence, error: str) -> TrialEvidence:
-    """Return the evidence with one more request, which the new version did not answer."""
+    """Return the evidence with one more request, on which the new version failed: agreement 0."""
     compared, errors = evidence.compared + 1, evidence.errors + 1
     return replace(evidence, compared=compared, errors=errors, error=error)
 

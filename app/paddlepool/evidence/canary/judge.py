@@ -182,7 +182,11 @@ class Judge:
         return trial if stored is not None and stored.state == "testing" else None
 
     def _begin(self, comparison: _Comparison, current: ServedModel) -> None:
-        """Read and test a new version, and begin its trial or continue with it."""
+        """Read and open a new version, and begin its trial or continue with it.
+
+        Does nothing if the trial is decided. Rejects a version that requests cannot test, see
+        unlike(). Tries again later if the version cannot be read.
+        """
         canary, promotions = comparison.canary, self.control.promotions
         try:
             served = self.registry.canaries.read(canary)
@@ -245,7 +249,10 @@ class Judge:
         return True
 
     def _answer(self, comparison: _Comparison, current: ServedModel) -> None:
-        """Let the new version answer the policy's fraction of the requests, if that is not 0."""
+        """Let the new version answer the policy's fraction of the requests, if that is not 0.
+
+        If it cannot be opened, rejects it, or tries again later if the system was the cause.
+        """
         fraction = current.config.version_policy.fraction
         if not fraction or comparison.own is None or self._unfinished(comparison) is None:
             return
@@ -260,7 +267,8 @@ class Judge:
     def _open_own(self, comparison: _Comparison, current: ServedModel) -> None:
         """Open the new version with the group that answers now, or else with its own default.
 
-        If that fails, rejects the version, or tries again later if the system was the cause.
+        The second group is tried only if the first is refused, not if its process dies. If no group
+        can be opened, rejects the version, or tries again later if the system was the cause.
         """
         served = comparison.served
         assert served is not None  # noqa: S101  set by _begin()
@@ -283,7 +291,11 @@ class Judge:
     def _compare(
         self, comparison: _Comparison, current: ServedModel, trial: Trial, inputs: Tensors
     ) -> None:
-        """Run both versions on one sample, and judge."""
+        """Run both versions on one sample, and judge.
+
+        A failed run of the new version, or one that needs too much memory, counts as an error. If
+        the run of the current version fails, the sample does not count.
+        """
         if comparison.own is None:
             self._open_own(comparison, current)
         if comparison.current is not current and comparison.base is not None:
@@ -343,7 +355,10 @@ class Judge:
             self._store(comparison, write=write)
 
     def _decide(self, comparison: _Comparison, promote: bool, reason: str) -> None:
-        """Store the verdict, and let the new version serve if it and the policy's `then` say so."""
+        """Store the verdict, and let the new version serve if it and the policy's `then` say so.
+
+        Closes the predictors. If a person has decided meanwhile, that decision stays.
+        """
         trial = comparison.trial
         assert trial is not None  # noqa: S101  there is no verdict without a trial
         comparison.close()

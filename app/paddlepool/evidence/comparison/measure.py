@@ -84,7 +84,8 @@ def open_groups(
     """Open `count(group)` predictors of each group; `stack` closes them.
 
     Each predictor must pass its self-test. Calls `opened_one` after each one. Returns the
-    predictors by group, and for each other group the reason why it cannot be opened.
+    predictors by group, and for each other group the reason why it cannot be opened. Raises OSError
+    if the system cannot start a process.
     """
     opened: dict[str, list[Predictor]] = {}
     refused: dict[str, str] = {}
@@ -134,7 +135,7 @@ def measure_single(
     """Run each group `requests` times, one run at a time, cycling through the samples.
 
     `warm_up` runs first; it defaults to all samples. Calls `tick` after each run. Returns the runs
-    by group.
+    by group. Raises the errors of Predictor.run().
     """
     for predictor in predictors.values():
         for _, inputs in samples if warm_up is None else warm_up:
@@ -171,7 +172,7 @@ def measure_concurrent(
 ) -> dict[str, Load]:
     """Run each group at least `requests` times, in slices, with all its predictors busy.
 
-    Calls `tick` after each run. Returns the times by group.
+    Calls `tick` after each run. Returns the times by group. Raises the errors of Predictor.run().
     """
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
     turns = deque(predictors)

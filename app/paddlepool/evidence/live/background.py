@@ -196,7 +196,8 @@ class Prover:
     def prove_one(self) -> bool:
         """Measure one group against its base and record its Effect. Raises Closed.
 
-        Returns False if there is no group to measure now.
+        A group without a final result is measured again after RETRY_SECONDS. Returns False if there
+        is no group to measure now.
         """
         if self.which == "off":
             return False

@@ -173,8 +173,8 @@ def measure_composed(
 def differences(before: ports.Findings, after: ports.Findings, *, base: str) -> list[ports.Table]:
     """Build, for each table of `after`, a table of its differences from `before`.
 
-    `base` is the name of the group that `before` was measured on, for the titles. A count that
-    is equal in both tables is repeated in place of the difference 0.
+    `before` must have the same tables and rows. `base` is the name of its group, for the titles. A
+    count that is equal in both tables is repeated in place of the difference 0.
     """
     known = {table.key: dict(table.rows) for table in before.tables}
     return [

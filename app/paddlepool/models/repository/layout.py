@@ -64,7 +64,10 @@ class ModelFiles:
         return self.config.dynamic_batching.max_batch_size if self.batched else 1
 
     def selftest(self, agreement: Agreement | None = None) -> SelfTest:
-        """Read the version's self-test and add the task's `agreement`. Raises ManifestError."""
+        """Read the version's self-test and add the task's `agreement`. Raises ManifestError.
+
+        Its outputs have the names under which they are served.
+        """
         test = read_selftest(self.directory, self.manifest.inputs, self.manifest.outputs)
         return replace(test.with_outputs(self.config.outputs), agreement=agreement)
 

@@ -153,7 +153,10 @@ class Manifest(Contents):
         return Program(name=None, format=form, program=self.program, params=self.params)
 
     def find(self, name: str | None) -> Program | None:
-        """Return the program of this name, the reference for None; None if it does not exist."""
+        """Return the program `name`, or the reference program if `name` is None.
+
+        Returns None if there is no program of this name.
+        """
         if name is None:
             return self.reference
         return next((program for program in self.programs if program.name == name), None)

@@ -384,9 +384,9 @@ def refresh(
 ) -> bool:
     """Synchronise `root` with the source, log what happened, and return whether it succeeded.
 
-    Runs sync() in a process of its own, because the server loads no cloud library. Stops that
-    process after `timeout` seconds, or soon after `until` is set. Never raises an error: the server
-    serves its local repository even if the source is gone.
+    Runs sync() in a process of its own, because the server loads no cloud library; the log gets its
+    last 50 lines. Stops that process after `timeout` seconds, or soon after `until` is set. Never
+    raises an error: the server serves its local repository even if the source is gone.
     """
     command = [sys.executable, "-m", "paddlepool.cli", "models", "sync", address]
     command += ["--end-with-input", "--repository", str(root)]
