@@ -111,7 +111,7 @@ def judge(evidence: TrialEvidence, policy: CanaryPolicy) -> Verdict:
         return UNDECIDED
     mean = evidence.agreement / evidence.compared
     low = lower_bound(mean, evidence.compared, _risk(number))
-    _, _, slowest = _ratio(evidence)
+    _, _, slowest = _ratio(evidence.seconds)
     in_time = slowest <= policy.slower or _little(evidence)
     if low >= policy.agreement and in_time:
         return Verdict(True, summary(evidence))
@@ -137,7 +137,7 @@ def _fault(evidence: TrialEvidence, policy: CanaryPolicy, risk: float) -> str:
             one = SliceStatus(name=name, rows=rows, agreement=total / rows)
             return f"{slice_text(one)}, the limit is {policy.slice_agreement:g}"
     if len(evidence.seconds) >= MIN_PAIRS:
-        ratio, low, _ = _ratio(evidence)
+        ratio, low, _ = _ratio(evidence.seconds)
         if low > policy.slower and not _little(evidence):
             return (
                 f"{ratio:.2f} times the run time of the current version, at least {low:.2f}, the "
@@ -150,13 +150,8 @@ def _risk(number: int) -> float:
     return float(PROMOTION_RISK / 2 ** (number + 1))
 
 
-def _ratio(evidence: TrialEvidence) -> tuple[float, float, float]:
-    """Return the ratio of run times with its interval."""
-    return _ratio_of(evidence.seconds)
-
-
 @lru_cache(maxsize=16)  # it takes 20 ms, and /metrics reads it at each scrape
-def _ratio_of(seconds: tuple[tuple[float, float], ...]) -> tuple[float, float, float]:
+def _ratio(seconds: tuple[tuple[float, float], ...]) -> tuple[float, float, float]:
     own, base = zip(*seconds, strict=True)
     return ratio_interval(own, base)
 
@@ -188,7 +183,7 @@ def summary(evidence: TrialEvidence) -> str:
     low, high = _interval(lower_bound, evidence), _interval(upper_bound, evidence)
     text = f"agreement {mean:.3f} ({low:.3f} to {high:.3f}) in {evidence.compared} requests"
     if len(evidence.seconds) >= MIN_PAIRS:
-        ratio, fastest, slowest = _ratio(evidence)
+        ratio, fastest, slowest = _ratio(evidence.seconds)
         pairs = len(evidence.seconds)
         text += f", {ratio:.2f} times the run time ({fastest:.2f} to {slowest:.2f}, {pairs} pairs)"
     return f"{text}, {_plural(evidence.errors, 'failure')}"
@@ -210,7 +205,7 @@ def status_of(
     evidence = trial.evidence
     compared = evidence.compared
     timed = len(evidence.seconds) >= MIN_PAIRS
-    ratio, low, high = _ratio(evidence) if timed else (None, None, None)
+    ratio, low, high = _ratio(evidence.seconds) if timed else (None, None, None)
     return CanaryStatus(
         model=trial.model,
         serving=serving,
