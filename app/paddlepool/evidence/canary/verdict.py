@@ -121,7 +121,8 @@ def judge(evidence: TrialEvidence, policy: CanaryPolicy) -> Verdict:
 def _fault(evidence: TrialEvidence, policy: CanaryPolicy, risk: float) -> str:
     """Return what is proven to be wrong with a version, or an empty string.
 
-    `risk` is the probability of a wrong rejection, for each bound of the agreement.
+    `risk` is the accepted probability of a wrong rejection: one for the agreement of all requests,
+    and one for those of all kinds of answers together.
     """
     mean = evidence.agreement / evidence.compared
     high = upper_bound(mean, evidence.compared, risk)
