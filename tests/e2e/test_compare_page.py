@@ -16,7 +16,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
 from paddlepool.contracts.resources import has_gpu, processor
-from paddlepool.contracts.status import CanaryStatus, SliceStatus
+from paddlepool.contracts.status import CanaryStatus, SliceStatus, TrialPoint
 from tests.e2e.browser import DESKTOP, PHONE, opened, small_targets, violations
 from tests.e2e.conftest import FOREIGN_KEY, KEY
 from tests.e2e.process import ROOT, Server, running
@@ -227,6 +227,18 @@ def test_nothing_is_called_measured_where_nothing_was(page: Page, served: Server
     assert "there is no candidate" not in page.inner_text("#verdict-text")
 
 
+def history_point(compared: int, agreement: float, ratio: float | None) -> TrialPoint:
+    return TrialPoint(
+        compared=compared,
+        at=1.0,
+        agreement=agreement,
+        agreement_low=0.629,
+        agreement_high=0.893,
+        drift=0.0,
+        ratio=ratio,
+    )
+
+
 def test_a_new_version_is_shown_with_the_verdict(page: Page, served: Server) -> None:
     status = CanaryStatus(
         model="emotion",
@@ -242,6 +254,9 @@ def test_a_new_version_is_shown_with_the_verdict(page: Page, served: Server) -> 
         agreement_low=0.629,
         agreement_high=0.893,
         slices=(SliceStatus(name="surprise", rows=14, agreement=0.0),),
+        agreement_limit=0.85,
+        ratio_limit=1.25,
+        history=(history_point(50, 0.84, None), history_point(100, 0.78, 1.02)),
     )
 
     def judge(data: dict[str, Any]) -> None:
@@ -258,7 +273,20 @@ def test_a_new_version_is_shown_with_the_verdict(page: Page, served: Server) -> 
     expect(shown).to_contain_text("of 14 answers 'surprise', a share of 0.000 agrees")
     expect(shown.locator("dd").nth(0)).to_have_text("100 of 400")
     expect(shown.locator("dd").nth(1)).to_have_text("78% (62.9% – 89.3%)")
-    expect(shown.locator("tbody tr")).to_have_text("surprise140%")
+    expect(shown.locator("#slices tbody tr")).to_have_text("surprise140%")
+    for name, said in (
+        ("agreement", "agreement by compared requests: 78% after 100, the limit is 85%"),
+        ("ratio", "times the run time by compared requests: 1.02 after 100, the limit is 1.25"),
+    ):
+        expect(shown.locator(f"#trend-{name} canvas")).to_be_visible()
+        expect(shown.locator(f"#trend-{name}")).to_have_attribute("aria-label", said)
+    expect(shown.locator("#trend-drift")).to_be_hidden()
+    shown.locator("summary").click()
+    cells = shown.locator("#points tbody tr").nth(0).locator("th, td")
+    expect(cells.nth(0)).to_have_text("50")
+    expect(cells.nth(2)).to_have_text("84% (62.9% – 89.3%)")
+    expect(cells.nth(3)).to_have_text("–")
+    assert violations(page) == []
     too_wide = "rows => rows.filter(row => row.scrollWidth > row.clientWidth).length"
     assert shown.locator(".figures div").evaluate_all(too_wide) == 0
     page.goto(f"{served.url}/compare?model=u2netp")

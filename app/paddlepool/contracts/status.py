@@ -107,6 +107,23 @@ UNFINISHED: tuple[TrialState, ...] = ("testing", "passed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPoint:
+    """The figures of a trial after its first `compared` requests; `at` is in seconds since 1970.
+
+    The interval of `agreement` is a 99 % one. `drift` is the largest difference so far. `ratio` is
+    the median ratio of run times; None means unknown.
+    """
+
+    compared: int
+    at: float
+    agreement: float
+    agreement_low: float
+    agreement_high: float
+    drift: float
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEvidence:
     """What the comparison of two versions on live requests has shown so far.
 
@@ -114,6 +131,7 @@ class TrialEvidence:
     version, current version) for each request whose runs were not interrupted, the last ones only.
     `slices` has, for each kind of answer of the current version, the number of rows and the sum of
     their agreement. `drift` is the largest difference of a finite output. `error` is the last one.
+    `history` has the figures at some of the requests, oldest first; the last point is the latest.
     """
 
     compared: int = 0
@@ -124,6 +142,7 @@ class TrialEvidence:
     error: str = ""
     seconds: tuple[tuple[float, float], ...] = ()
     slices: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    history: tuple[TrialPoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +192,8 @@ class CanaryStatus:
 
     `ratio` is its run time divided by that of the version `current`. `serving` is the version that
     answers now, `previous` the one to which `rollback` returns. `slices` are those that differ
-    most, worst first.
+    most, worst first. `history` has the figures as the comparisons accumulated, at most 60 points,
+    and `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`.
     """
 
     model: str
@@ -200,3 +220,6 @@ class CanaryStatus:
     ratio_high: float | None = None
     pairs: int = 0
     slices: tuple[SliceStatus, ...] = ()
+    agreement_limit: float | None = None
+    ratio_limit: float | None = None
+    history: tuple[TrialPoint, ...] = ()

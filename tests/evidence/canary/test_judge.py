@@ -37,6 +37,10 @@ async def test_a_version_that_is_the_same_is_promoted(on_trial: Bench) -> None:
     assert (status.state, status.by, on_trial.served()) == ("promoted", "measured", [2])
     assert (status.agreement, status.identical, status.errors) == (1.0, 40, 0)
     assert (status.serving, status.previous, status.ratio) == (2, 1, 1.0)
+    first, *_, last = status.history
+    assert (first.compared, first.ratio, last.compared, last.ratio) == (1, None, 40, 1.0)
+    assert first.agreement_low < last.agreement_low == status.agreement_low
+    assert (status.agreement_limit, status.ratio_limit) == (0.8, 1.25)
     assert on_trial.beside.open() == 0
     assert not await on_trial.step()
 
@@ -227,6 +231,7 @@ async def test_a_trial_goes_on_after_a_restart(on_trial: Bench, killed: bool) ->
     await on_trial.step()
     compared = 21 if killed else 25
     assert (on_trial.status().compared, on_trial.served()) == (compared, [1])
+    assert [row.compared for row in on_trial.status().history] == [*range(1, compared + 1)]
     assert (await on_trial.requests(39 - compared)).state == "testing"
     assert (await on_trial.requests(1)).state == "promoted"
 

@@ -9,12 +9,14 @@ import pytest
 
 from paddlepool.contracts.status import TrialEvidence
 from paddlepool.evidence.canary.verdict import (
+    MAX_POINTS,
     Verdict,
     judge,
     look,
     lower_bound,
     summary,
     upper_bound,
+    with_point,
 )
 from paddlepool.models.repository.config import PROMOTION_RISK, CanaryPolicy
 
@@ -152,3 +154,21 @@ def test_the_evidence_is_one_line() -> None:
     assert summary(nothing) == "no request compared, 1 failure"
     some = TrialEvidence(compared=4, agreement=3.0)
     assert summary(some) == "agreement 0.750 (0.083 to 0.999) in 4 requests, 0 failures"
+
+
+def test_the_history_is_even_and_has_few_points() -> None:
+    """It ends with the latest request, and its interval narrows."""
+    grown = TrialEvidence()
+    for compared in range(1, 1001):
+        grown = replace(grown, compared=compared, agreement=0.5 * compared, drift=compared / 1000)
+        grown = with_point(grown, at=float(compared))
+        assert len(grown.history) <= MAX_POINTS
+    numbers = [point.compared for point in grown.history]
+    assert numbers == [*range(32, 1000, 32), 1000]
+    assert [point.at for point in grown.history] == numbers
+    widths = [point.agreement_high - point.agreement_low for point in grown.history]
+    assert widths == sorted(widths, reverse=True)
+    assert {point.agreement for point in grown.history} == {0.5}
+    assert (grown.history[-1].drift, grown.history[-1].ratio) == (1.0, None)
+    timed = with_point(evidence(190, seconds=((0.02, 0.01),) * 20), at=0.0)
+    assert timed.history[-1].ratio == pytest.approx(2)

@@ -66,8 +66,8 @@ class CanaryControl:
         if not trials:
             return CanaryStatus(model=model, serving=version, previous=previous, reason=reason)
         served = [row for row in self.registry.served() if row.name == model]
-        requests = served[0].config.version_policy.requests if served else 0
-        return status_of(trials[0], requests, serving=version, previous=previous)
+        policy = served[0].config.version_policy if served else None
+        return status_of(trials[0], policy, serving=version, previous=previous)
 
     def examples_of(self, model: str) -> Sequence[TrialExample]:
         """Return the requests on which the versions differ most, worst first.

@@ -38,7 +38,7 @@ from paddlepool.evidence.canary.evidence import (
     worst,
 )
 from paddlepool.evidence.canary.gate import QualityGate
-from paddlepool.evidence.canary.verdict import judge, summary
+from paddlepool.evidence.canary.verdict import judge, summary, with_point
 from paddlepool.evidence.live.shadow_predictor import ShadowPredictor, ShadowPredictors
 from paddlepool.evidence.verdict.proof import Timed
 
@@ -346,6 +346,7 @@ class Judge:
             most = current.config.version_policy.keep_examples
             known = self.control.examples.get(trial.model, ())
             self.control.examples[trial.model] = worst(known, example, most)
+        evidence = with_point(evidence, self.wall_clock())
         comparison.trial = replace(trial, evidence=evidence)
         verdict = judge(evidence, current.config.version_policy)
         if verdict.promote is not None:

@@ -14,22 +14,31 @@ PROMOTION_RISK, and so do those of rejections.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from paddlepool.contracts.status import CanaryStatus, SliceStatus, Trial, TrialEvidence
+from paddlepool.contracts.status import (
+    CanaryStatus,
+    SliceStatus,
+    Trial,
+    TrialEvidence,
+    TrialPoint,
+)
 from paddlepool.evidence.verdict.proof import (
     CONFIDENCE,
     MIN_PAIRS,
     MINIMAL_SECONDS,
+    median_ratio,
     ratio_interval,
 )
 from paddlepool.models.repository.config import PROMOTION_RISK, CanaryPolicy
 
 EARLY_LOOKS = 2
 SHOWN_SLICES = 5
+MAX_POINTS = 60
+"""Points of a trial's history."""
 STEPS = 50
 """Steps of a bisection; its result is then exact to 15 digits."""
 
@@ -199,10 +208,32 @@ def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def with_point(evidence: TrialEvidence, at: float) -> TrialEvidence:
+    """Return the evidence with its present figures as the last point of its history.
+
+    Of the points before, those at every 2^n-th request stay, so that there are at most MAX_POINTS.
+    """
+    compared, step = evidence.compared, 1
+    while compared >= MAX_POINTS * step:
+        step *= 2
+    timed = len(evidence.seconds) >= MIN_PAIRS
+    point = TrialPoint(
+        compared=compared,
+        at=at,
+        agreement=evidence.agreement / compared,
+        agreement_low=_interval(lower_bound, evidence),
+        agreement_high=_interval(upper_bound, evidence),
+        drift=evidence.drift,
+        ratio=median_ratio(*zip(*evidence.seconds, strict=True)) if timed else None,
+    )
+    history = [row for row in evidence.history if row.compared % step == 0]
+    return replace(evidence, history=(*history, point))
+
+
 def status_of(
-    trial: Trial, requests: int, *, serving: int | None, previous: int | None
+    trial: Trial, policy: CanaryPolicy | None, *, serving: int | None, previous: int | None
 ) -> CanaryStatus:
-    """Return the figures of a trial for a person; `requests` is the policy's."""
+    """Return the figures of a trial for a person; the policy is None if it is unknown."""
     evidence = trial.evidence
     compared = evidence.compared
     timed = len(evidence.seconds) >= MIN_PAIRS
@@ -218,7 +249,7 @@ def status_of(
         by=trial.by if trial.at is not None else "",
         since=trial.since,
         at=trial.at,
-        requests=requests,
+        requests=policy.requests if policy else 0,
         compared=compared,
         agreement=evidence.agreement / compared if compared else None,
         agreement_low=_interval(lower_bound, evidence) if compared else None,
@@ -232,4 +263,7 @@ def status_of(
         ratio_high=high,
         pairs=len(evidence.seconds),
         slices=tuple(slices(evidence)[:SHOWN_SLICES]),
+        agreement_limit=policy.agreement if policy else None,
+        ratio_limit=policy.slower if policy else None,
+        history=evidence.history,
     )

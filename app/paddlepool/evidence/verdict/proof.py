@@ -140,6 +140,11 @@ def judge(own: Runs, base_runs: Runs, *, base: str) -> Verdict:
     return verdict(None, f"{same}, {takes}")
 
 
+def median_ratio(seconds: Sequence[float], base_seconds: Sequence[float]) -> float:
+    """Return the median ratio of paired times."""
+    return float(np.exp(np.median(np.log(seconds) - np.log(base_seconds))))
+
+
 def ratio_interval(
     seconds: Sequence[float], base_seconds: Sequence[float]
 ) -> tuple[float, float, float]:
@@ -153,7 +158,7 @@ def ratio_interval(
     medians = np.median(logs[picks], axis=1)
     tail = (1.0 - CONFIDENCE) / 2
     low, high = np.quantile(medians, (tail, 1.0 - tail))
-    return float(np.exp(np.median(logs))), float(np.exp(low)), float(np.exp(high))
+    return median_ratio(seconds, base_seconds), float(np.exp(low)), float(np.exp(high))
 
 
 def bitwise_equal(outputs: Tensors, expected: Tensors) -> bool:

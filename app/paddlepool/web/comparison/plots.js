@@ -157,6 +157,26 @@ export function showOverlay(plot, { bounds, shown, groups, dark }) {
   plot.show(JSON.stringify([shown, dark, groups.map(({ name }) => name)]), options, [places, ...shares]);
 }
 
+// A figure by the number of requests, its limit as a dashed line and its interval as a band. The
+// first values of a mean vary most: the scale is that of the second half, and what exceeds it is cut.
+// Without a limit, the scale begins at 0.
+export function showTrend(plot, { places, values, low, high, limit, text, dark, from, to }) {
+  const late = [values, low, high].flatMap((row) => row.slice(row.length >> 1));
+  const heights = [...late.filter((value) => value !== null), limit ?? 0];
+  const [least, most] = [Math.min(...heights), Math.max(...heights)];
+  const room = (most - least) / 10 || 0.1 * Math.abs(most) || 1;
+  plot.range = [Math.max(from, least - room), Math.min(to, most + room)];
+  const none = { stroke: null, width: 0, points: { show: false } };
+  const options = () => ({
+    cursor: { y: false },
+    scales: { x: { time: false, range: (chart, first, last) => [0, last] }, y: { range: () => plot.range } },
+    axes: [axis({ size: 30, space: 60 }), axis({ size: 54, space: 34, values: (chart, splits) => splits.map(text) })],
+    series: [{}, { stroke: style("--accent"), width: 2 }, { ...none, stroke: style("--bad"), width: 1.5, dash: [6, 5] }, none, none],
+    bands: [{ series: [4, 3], fill: translucent(style("--accent")) }],
+  });
+  plot.show(String(dark), options, [places, values, places.map(() => limit), low, high]);
+}
+
 // Lines over the last hour. `series` are {name, colour(), values}; `events` are {at, label}.
 export function showHour(plot, { seconds, series, range, dark, unit, events }) {
   plot.range = range;

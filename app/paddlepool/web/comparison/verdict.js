@@ -9,7 +9,7 @@ import { showTable } from "./terms.js";
 const WHEN = { dateStyle: "medium", timeStyle: "short" };
 const NOISY = "too noisy to tell"; // how the server's findings begin
 const UNABLE = "cannot take over: ";
-const whenText = (at) => new Date(1000 * at).toLocaleString(language() === "zh" ? "zh-CN" : "en", WHEN);
+export const whenText = (at) => new Date(1000 * at).toLocaleString(language() === "zh" ? "zh-CN" : "en", WHEN);
 
 function howOf({ by, at, candidates }) {
   if (by === "measured" && !candidates.length) return t("by.alone");
