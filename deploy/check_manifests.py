@@ -49,6 +49,7 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
             "source": {"address": "s3://models/repository", "pollSeconds": 60},
         },
         "state": {"existingClaim": "choices"},
+        "canary": {"judge": True},
         "ingress": {
             "enabled": True,
             "className": "nginx",
@@ -120,6 +121,7 @@ REFUSED: Mapping[str, Mapping[str, Any]] = {
         "state": {"existingClaim": "choices"},
         "settings": {"PADDLEPOOL_STATE_FILE": "off"},
     },
+    "a judge whose verdict nobody reads": {"canary": {"judge": True}},
     "one port for HTTP and gRPC": {"service": {"port": 8001, "grpcPort": 8001}},
     "probes that need a key": {"settings": {"PADDLEPOOL_HEALTH_NEEDS_KEY": "true"}},
     "a variable without a name": {"extraEnv": [{"value": "1"}]},

@@ -13,6 +13,7 @@ from paddlepool.contracts.errors import ConfigError, WorkerCrashed
 from paddlepool.contracts.resources import memory_limit
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.evidence.canary.control import CanaryControl
 from paddlepool.main import build_workers, create_app
 from paddlepool.observability.metrics import Metrics
 from paddlepool.settings.server import Settings
@@ -87,6 +88,28 @@ def test_a_reload_waits_out_the_longest_request(
 ) -> None:
     settings = make_settings(model_repository=tmp_path, timeout_max_ms=120_000)
     assert registry_options(monkeypatch, settings)["drain_timeout"] > 120
+
+
+@pytest.mark.parametrize(("name", "judge"), [("first", ""), ("second", "first")])
+def test_the_replica_that_the_setting_names_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, judge: str
+) -> None:
+    controls: list[CanaryControl] = []
+
+    def background(canaries: CanaryControl, *_: object) -> None:
+        controls.append(canaries)
+        raise InterruptedError
+
+    monkeypatch.setattr("paddlepool.main._open_background", background)
+    settings = make_settings(
+        model_repository=tmp_path,
+        replica=name,
+        canary_judge="first",
+        state_file=tmp_path / "choices.json",
+    )
+    with pytest.raises(InterruptedError):
+        app_of(settings)
+    assert [control.judge for control in controls] == [judge]
 
 
 def test_codec_processes_are_warmed_up_for_tasks_with_a_model(

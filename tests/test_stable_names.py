@@ -249,7 +249,7 @@ paddlepool_shadow_requests_total model outcome
 paddlepool_stage_duration_seconds instance_group model predictor stage"""
 SETTINGS = """
 admin_key allowed_hosts api_keys api_keys_file backlog body_max_bytes body_memory_bytes
-classify_max_bytes codec_memory_bytes
+canary_judge classify_max_bytes codec_memory_bytes
 codec_processes codec_queue_size codec_timeout_seconds compatible_apis
 cors_origins default_models drain_delay_seconds drain_timeout_seconds form_max_fields grpc_port
 header_max_bytes header_timeout_seconds health_needs_key host image_max_pixels image_max_side

@@ -102,7 +102,8 @@ def create_app(
             from paddlepool.observability.tracing import open_tracing, trace_stages
         tracing = open_tracing()
         stages_done.append(trace_stages)
-    promotions = Promotions(promotions_path(settings.state_file))
+    judge = settings.canary_judge if settings.canary_judge != settings.replica else ""
+    promotions = Promotions(promotions_path(settings.state_file), follows=bool(judge))
     choices = StoredChoices(settings.state_file, precision=settings.precision, machine=machine())
     for name, config in configs.items():
         metrics.expect_model(name, [group.name for group in config.instance_group])
@@ -127,7 +128,7 @@ def create_app(
             stored_choice=choices.get,
             promotions=promotions,
         )
-    canaries = CanaryControl(registry, promotions)
+    canaries = CanaryControl(registry, promotions, judge=judge)
     metrics.gauges.read = partial(read_gauges, registry)
     metrics.gauges.canaries = canaries.statuses
     background = _open_background(canaries, settings, metrics, tasks, choices)
@@ -155,7 +156,7 @@ def create_app(
             "predictors": backend.held or (),
         },
     )
-    parts = _Parts(services, repository, tasks, workers, background)
+    parts = _Parts(services, repository, tasks, workers, background, canaries)
     return build_application(
         services,
         keys=keys,
@@ -188,6 +189,7 @@ class _Parts:
     tasks: Mapping[str, Task]
     workers: Workers
     background: Background
+    canaries: CanaryControl
 
 
 @asynccontextmanager
@@ -251,10 +253,12 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
     seconds = round(time.monotonic() - started, 2)
     log.info("loaded", extra={"ready": registry.ready(), "seconds": seconds})
     parts.background.start()  # last: comparing must not delay the start
-    if poll := settings.repository_poll_seconds:
-        source, directory = settings.model_source, settings.model_repository
-        again = partial(refresh, source, directory, until=stopping) if source else None
-        await watcher.run(every=poll, refresh=again)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(parts.canaries.run(), name="canary")
+        if poll := settings.repository_poll_seconds:
+            source, directory = settings.model_source, settings.model_repository
+            again = partial(refresh, source, directory, until=stopping) if source else None
+            tasks.create_task(watcher.run(every=poll, refresh=again), name="poll")
 
 
 def _facts_of(served: AnyModel) -> dict[str, str]:

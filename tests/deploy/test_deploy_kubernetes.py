@@ -33,6 +33,7 @@ UNSETTABLE = {
         *("API_KEYS", "API_KEYS_FILE", "ADMIN_KEY", "START_GROUP_KEYS"),
         "HEALTH_NEEDS_KEY",  # the probes carry none
         "REPLICA",  # the pod's name
+        "CANARY_JUDGE",  # the pod of `canary.judge`
     )
 }
 """Settings that are not among the chart's `settings`."""
@@ -154,6 +155,7 @@ VALUES: dict[str, Any] = {
     "defaults": {},
     "IPv6": {"host": "::"},
     "state": {"state": {"existingClaim": "choices"}},
+    "judge": {"state": {"existingClaim": "choices"}, "canary": {"judge": True}},
     "drain": {"drain": {"delaySeconds": 100, "timeoutSeconds": 200}},
     "": {"monitoring": {"prometheusRule": {"enabled": True, "runbooks": ""}}},
     "https://runbooks.example": {
@@ -167,7 +169,10 @@ sys.path.insert(0, sys.argv[1])
 import check_manifests as check
 check.VALUES.update(json.loads(sys.argv[3]))
 found = {
-    name: {each["kind"]: each for _, each in check.rendered(Path(sys.argv[2]), [name])}
+    name: {
+        each["kind"] + each["metadata"]["name"].partition("-judge")[1]: each
+        for _, each in check.rendered(Path(sys.argv[2]), [name])
+    }
     for name in json.loads(sys.argv[3])
 }
 print(json.dumps(found))
@@ -207,6 +212,24 @@ def test_a_claim_keeps_the_choices(rendered: dict[str, dict[str, Any]]) -> None:
     assert {"name": "PADDLEPOOL_STATE_FILE", "value": "/state/choices.json"} in server["env"]
     without = rendered["defaults"]["Deployment"]["spec"]["template"]["spec"]
     assert "state" not in {volume["name"] for volume in without["volumes"]}
+
+
+def test_one_more_pod_with_a_lasting_name_judges(rendered: dict[str, dict[str, Any]]) -> None:
+    """The Service sends it requests, and every pod knows its name."""
+    objects = rendered["judge"]
+    pods, judge = objects["Deployment"]["spec"], objects["Deployment-judge"]["spec"]
+    assert (judge["replicas"], judge["strategy"]["type"]) == (1, "Recreate")
+    for spec in (pods, judge):
+        labels = spec["template"]["metadata"]["labels"]
+        assert objects["Service"]["spec"]["selector"].items() <= labels.items()
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+        (server,) = spec["template"]["spec"]["containers"]
+        assert {"name": "PADDLEPOOL_CANARY_JUDGE", "value": "judge"} in server["env"]
+        is_judge = {"name": "PADDLEPOOL_REPLICA", "value": "judge"} in server["env"]
+        assert is_judge == (spec is judge)
+    pod_labels = pods["template"]["metadata"]["labels"]
+    assert not judge["selector"]["matchLabels"].items() <= pod_labels.items()
+    assert "Deployment-judge" not in rendered["state"]
 
 
 @pytest.mark.parametrize("runbooks", ["", "https://runbooks.example"])

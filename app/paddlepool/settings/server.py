@@ -248,6 +248,9 @@ class Settings(PluginSettings):
     group's."""
     state_file: Path | None = None
     """File that keeps chosen default groups for the next start, or `off`."""
+    canary_judge: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{0,253}$")] = ""
+    """Name of the replica (`PADDLEPOOL_REPLICA`) that alone judges new versions. The others follow
+    its verdict, which they read beside `PADDLEPOOL_STATE_FILE`. Unset: each replica judges."""
     quality_data: Path | None = None
     """Folder of the labelled data for the conditions `quality` of new versions."""
 
@@ -280,6 +283,15 @@ class Settings(PluginSettings):
         default = info.data.get("timeout_default_ms", 0)
         if default > value:
             raise ValueError(f"must be at least timeout_default_ms, which is {default}")
+        return value
+
+    @field_validator("canary_judge")
+    @classmethod
+    def _verdict_can_be_read(cls, value: str, info: Any) -> str:
+        if value and not info.data.get("replica"):
+            raise ValueError("needs PADDLEPOOL_REPLICA, the name of this server")
+        if value and info.data.get("state_file") == Path("off"):
+            raise ValueError("needs PADDLEPOOL_STATE_FILE, which is off")
         return value
 
     @field_validator("trusted_proxies")

@@ -59,8 +59,9 @@ class Versions:
 class Bench:
     """A server without HTTP: what it serves, what it compares, and what it remembers."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, judge: str = "") -> None:
+        """`judge` is the other replica that judges new versions; empty if there is none."""
+        self.root, self.other_judge = root, judge
         self.state = root / "state" / "choices.canaries.json"
         self.clock = ManualClock()
         self.serving, self.beside = FakeFactory(), Versions()
@@ -77,12 +78,14 @@ class Bench:
     async def start(self) -> None:
         """Start, or start again as a server that has ended does."""
         self.gate = GateWithoutDelay(Suspension())
-        self.promotions = Promotions(self.state)
+        self.promotions = Promotions(self.state, follows=bool(self.other_judge))
         self.registry: ModelRegistry = open_registry(
             self.root / "models", self.serving, promotions=self.promotions
         )
         await self.registry.load_all()
-        self.control = CanaryControl(self.registry, self.promotions, wall_clock=self.clock)
+        self.control = CanaryControl(
+            self.registry, self.promotions, wall_clock=self.clock, judge=self.other_judge
+        )
 
         def slices_of(_: ServedModelInfo) -> Callable[[Tensors], list[str]] | None:
             return self.slices
@@ -104,7 +107,8 @@ class Bench:
         await self.registry.close()
 
     async def step(self) -> bool:
-        """What the background thread does once."""
+        """What the server does again and again: follow others, compare one request."""
+        await self.control.follow()
         return await asyncio.to_thread(self.judge.judge_one)
 
     async def request(self, *values: float) -> None:

@@ -8,6 +8,7 @@ import pytest
 from paddlepool.contracts.errors import CanaryConflict, ModelLoadFailed, ModelNotFound
 from paddlepool.contracts.status import Trial
 from paddlepool.engine.registry.promotions import MAX_TRIALS, Promotions, Serving, promotions_path
+from paddlepool.evidence.canary.judge import STORE_SECONDS
 from tests.engine.fakes import Gate, eventually, infer
 from tests.evidence.canary.conftest import POLICY, Bench
 from tests.model_files import write_config
@@ -140,7 +141,7 @@ def test_the_file_is_beside_that_of_the_choices(tmp_path: Path) -> None:
 
 
 async def test_servers_that_share_a_file_share_the_verdict(on_trial: Bench) -> None:
-    """The other one stops its own trial, and loads the version itself."""
+    """The other one stops its own trial, and loads the version itself, also if it is never idle."""
     other = Bench(on_trial.root)
     await other.start()
     await other.step()
@@ -148,15 +149,73 @@ async def test_servers_that_share_a_file_share_the_verdict(on_trial: Bench) -> N
     on_trial.clock.advance(1)
     assert (await on_trial.requests(40)).state == "promoted"
     assert other.served() == [1]
-    await other.step()
+    await other.control.follow()
     assert (other.served(), other.status().state) == ([2], "promoted")
     on_trial.clock.advance(1)
     await on_trial.control.rollback("double")
+    opened = len(other.serving.opened)
     await other.step()
     assert (other.served(), other.status().reason) == ([1], "rolled back by a person")
+    assert len(other.serving.opened) == opened  # the old version was kept
     await other.step()
     assert other.beside.open() == 0
     await other.stop()
+
+
+async def test_one_replica_judges_and_the_others_follow(on_trial: Bench) -> None:
+    """They open no process, serve the current version, and show the judge's figures."""
+    followers = [Bench(on_trial.root, judge="judge") for _ in range(2)]
+    for follower in followers:
+        await follower.start()
+        assert not await follower.step()
+        await follower.request()
+        assert (follower.status().state, follower.status().compared) == ("testing", 0)
+    await on_trial.requests(20)
+    on_trial.clock.advance(STORE_SECONDS)
+    await on_trial.requests(1)
+    for follower in followers:
+        await follower.step()
+        status = follower.status()
+        assert (status.state, status.compared, len(status.history)) == ("testing", 21, 21)
+        assert follower.served() == [1]
+    await on_trial.requests(19)
+    await followers[0].step()
+    assert (followers[0].served(), followers[0].status().state) == ([2], "promoted")
+    on_trial.clock.advance(1)
+    followers[0].clock.advance(STORE_SECONDS + 2)
+    await followers[0].control.rollback("double")  # a person may decide at any of them
+    for server in (on_trial, followers[1]):
+        await server.step()
+        assert (server.served(), server.status().reason) == ([1], "rolled back by a person")
+    for follower in followers:
+        assert follower.beside.factories == {}
+        await follower.stop()
+
+
+async def test_without_its_judge_the_current_version_serves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    follower = Bench(tmp_path, judge="absent")
+    follower.write(1, 2)
+    await follower.start()
+    for _ in range(3):
+        await follower.request()
+        await follower.step()
+    waits = "waits for the verdict of the replica 'absent'"
+    assert (follower.served(), follower.status().version) == ([1], None)
+    assert follower.status().reason == f"version 2 {waits}"
+    [index] = [row for row in follower.registry.index() if row.version == 2]
+    assert index.reason == f"canary: {waits}"
+    assert caplog.text.count(waits) == 1
+    assert not follower.judge.waiting()
+    judge = Bench(tmp_path)
+    await judge.start()
+    await judge.step()
+    await follower.step()
+    assert (follower.status().reason, follower.status().state) == ("", "testing")
+    await judge.stop()
+    await follower.stop()
 
 
 async def test_servers_that_share_a_file_do_not_drop_each_others_trials(tmp_path: Path) -> None:
@@ -166,6 +225,7 @@ async def test_servers_that_share_a_file_do_not_drop_each_others_trials(tmp_path
     one.put(Trial(model="c", version=2, sha256="0", current=1, since=0.0))
     kept = Promotions(tmp_path / "trials.json")
     assert [len(kept.trials(model)) for model in "abc"] == [1, 1, 1]
+    assert one.refresh() == {"b"}  # although put() has read it before
     assert one.refresh() == frozenset()
     other.serve("b", None)
     assert Promotions(tmp_path / "trials.json").serving("b") is None

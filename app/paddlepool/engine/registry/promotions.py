@@ -52,10 +52,13 @@ class Promotions:
 
     Changes are written to the file at `path`; with None, or if that fails, they stay in memory.
     Servers may share a file: the latest decision about a model or a trial counts for all of them.
+    A server that does not judge, and `follows` another one, also takes its evidence.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None, *, follows: bool = False) -> None:
         self._file = StateFile(path, _File)
+        self._follows = follows
+        self._changed: set[str] = set()
         self._lock = threading.RLock()
         self._serving: dict[str, Serving] = {}
         self._trials: list[Trial] = []
@@ -68,14 +71,17 @@ class Promotions:
                 self._replace(replace(trial, state="promoted", reason="promoted before a restart"))
 
     def refresh(self) -> frozenset[str]:
-        """Read what other servers have decided; return the models that this changes."""
+        """Read what other servers have decided; return the models changed since the last call."""
         with self._lock:
-            return self._merge() if self._file.changed() else frozenset()
+            self._merge()
+            changed, self._changed = frozenset(self._changed), set()
+            return changed
 
-    def _merge(self) -> frozenset[str]:
-        document = self._file.read()
+    def _merge(self) -> bool:
+        """Read what other servers have decided; return whether that changes anything."""
+        document = self._file.read() if self._file.changed() else None
         if document is None:
-            return frozenset()
+            return False
         changed = set()
         for serving in document.serving:
             own = self._serving.get(serving.model)
@@ -84,10 +90,12 @@ class Promotions:
                 changed.add(serving.model)
         for trial in document.trials:
             known = self.trial(trial.model, trial.version, trial.sha256)
-            if known is None or (trial.at or 0) > (known.at or 0):
+            later = known is None or (trial.at or 0) > (known.at or 0)
+            if later or (self._follows and known is not None and trial.at == known.at):
                 self._replace(trial)
                 changed.add(trial.model)
-        return frozenset(changed)
+        self._changed |= changed
+        return bool(changed)
 
     def serving(self, model: str) -> Serving | None:
         """Return the version that serves until another one is promoted; None if unknown."""
@@ -96,7 +104,7 @@ class Promotions:
     def serve(self, model: str, serving: Serving | None) -> None:
         """Record which version serves; None forgets it."""
         with self._lock:
-            self.refresh()
+            self._merge()
             others = {name: row for name, row in self._serving.items() if name != model}
             self._serving = others if serving is None else {**others, model: serving}
             self._write()
@@ -113,7 +121,7 @@ class Promotions:
     def put(self, trial: Trial) -> None:
         """Store a trial in place of the one of the same files."""
         with self._lock:
-            self.refresh()
+            self._merge()
             self._replace(trial)
             self._write()
 
@@ -123,7 +131,7 @@ class Promotions:
             stored = self.trial(trial.model, trial.version, trial.sha256)
             if stored is not None and stored.state == "testing":
                 self._replace(replace(stored, evidence=evidence))
-                if write and not self.refresh():
+                if write and not self._merge():
                     self._write()
 
     def _replace(self, trial: Trial) -> None:

@@ -26,6 +26,9 @@ from paddlepool.evidence.canary.verdict import status_of
 
 By = Literal["measured", "person"]
 
+FOLLOW_SECONDS = 1.0
+"""Pause between two looks at what other servers have decided."""
+
 log = logging.getLogger(__name__)
 
 
@@ -40,6 +43,8 @@ class CanaryControl:
     registry: ModelRegistry
     promotions: Promotions
     wall_clock: Clock = time.time
+    judge: str = ""
+    """The other replica that judges new versions; empty if this server judges them itself."""
     examples: dict[str, Sequence[TrialExample]] = field(default_factory=dict, init=False)
     """The requests of the latest trial on which the versions differ most, by model."""
     _changing: defaultdict[str, asyncio.Lock] = field(
@@ -140,15 +145,37 @@ class CanaryControl:
             if trial is not None:
                 await self._decide(trial, "rejected", "rolled back by a person", "person")
 
-    async def follow(self, model: str) -> None:
-        """Follow the decisions of other servers that share the file of `promotions`.
+    async def run(self) -> None:
+        """Follow other servers until the task is cancelled."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            await self.follow()
+
+    async def follow(self) -> None:
+        """Do what other servers that share the file of `promotions` have decided.
 
         Loads the version that they serve, and closes the processes of a version that they rejected.
         A failure to load is only logged.
         """
+        served = self.registry.all_served()
+        if not any(model.config.version_policy.kind == "canary" for model in served):
+            return
+        for model in await in_thread_or_inline("promotions", self.promotions.refresh):
+            await self._follow(model)
+        for canary in self.registry.canaries.all() if self.judge else ():
+            trials = self.promotions.trials(canary.name)
+            begun = any(trial.version == canary.version for trial in trials)
+            problem = "" if begun else f"waits for the verdict of the replica {self.judge!r}"
+            if problem and canary.problem != problem:
+                log.info("%s@%d: canary %s", canary.name, canary.version, problem)
+            canary.problem = problem
+
+    async def _follow(self, model: str) -> None:
         async with self._changing[model]:
             serving, trials = self.promotions.serving(model), self.promotions.trials(model)
-            if trials and trials[0].state == "rejected":
+            beside = self.registry.beside.get(model)
+            rejected = trials[0].version if trials and trials[0].state == "rejected" else None
+            if beside is not None and beside.version == rejected:  # not the one before it
                 await self.registry.beside.close(model)
             served = [row.version for row in self.registry.served() if row.name == model]
             if serving is not None and served and serving.version not in served:

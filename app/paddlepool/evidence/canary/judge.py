@@ -103,11 +103,16 @@ class Judge:
     def offer(self, served: ServedModel, inputs: Tensors) -> bool:
         """Store a sample of an answered request; return whether that was done.
 
-        It is not done if a sample of the model waits already, or if the model has no newer version.
+        It is not done if a sample of the model waits already, if the model has no newer version, or
+        if another replica judges.
         """
-        if served.name in self._waiting or not any(
-            canary.name == served.name and canary.version > served.version
-            for canary in self.registry.canaries.all()
+        if (
+            self.control.judge
+            or served.name in self._waiting
+            or not any(
+                canary.name == served.name and canary.version > served.version
+                for canary in self.registry.canaries.all()
+            )
         ):
             return False
         self._waiting[served.name] = (served, inputs)
@@ -119,13 +124,9 @@ class Judge:
     def judge_one(self) -> bool:
         """For each new version, begin its trial, compare one request, or decide. Raises Closed.
 
-        First follows what other servers with the same file have decided. Blocks the thread. Returns
-        False if there was nothing to do for any version.
+        Blocks the thread. Returns False if there was nothing to do for any version.
         """
-        for model in self.control.promotions.refresh():
-            following = self.control.follow(model)
-            asyncio.run_coroutine_threadsafe(following, self.loop).result()
-        canaries = self.registry.canaries.all()
+        canaries = () if self.control.judge else self.registry.canaries.all()
         for gone in [canary for canary in self._comparisons if canary not in canaries]:
             self._comparisons.pop(gone).close()
         for name in set(self._waiting) - {canary.name for canary in canaries}:
