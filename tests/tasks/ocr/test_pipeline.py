@@ -148,7 +148,7 @@ def test_a_vertical_line_is_read_from_the_top(server: Server, tmp_path: Path) ->
     result, context = server.ask(info(tmp_path), encoded(page(bars)))
     assert [line.text for line in result.pages[0].lines] == ["ab"]
     [[(_, _, height, width)]] = context.shapes["recognise"]
-    assert (height, width) == (48, 384)
+    assert (height, width) == (48, 448)
 
 
 @pytest.mark.parametrize("ink", [0, 255])
@@ -191,8 +191,18 @@ def test_a_page_of_many_lines_keeps_their_order(server: Server, tmp_path: Path) 
 
 def test_lines_are_padded_in_steps_or_as_paddlex_does() -> None:
     widths = np.array([320, 700, 321, 330, 340, 350, 360, 3200], np.int32)
-    assert padded(widths, "steps").tolist() == [320, 704, 384, 384, 384, 384, 384, 3200]
+    assert padded(widths, "steps").tolist() == [384, 768, 384, 384, 384, 384, 448, 3264]
     assert padded(widths, "paddlex").tolist() == [360, 3200, *[360] * 5, 3200]
+
+
+@pytest.mark.parametrize(("kind", "wide"), [("steps", 128), ("paddlex", 320)])
+def test_a_short_line_has_the_files_width_only_as_paddlex_does(
+    server: Server, tmp_path: Path, kind: str, wide: int
+) -> None:
+    short = encoded(page([(20, 30, 50, 54, "a")]))
+    result, context = server.ask(info(tmp_path, widths=kind), short)
+    assert [line.text for line in result.pages[0].lines] == ["a"]
+    assert context.shapes["recognise"] == [[(1, 3, 48, wide)]]
 
 
 def test_a_wrong_model_is_refused(tmp_path: Path) -> None:

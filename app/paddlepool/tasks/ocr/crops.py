@@ -68,8 +68,9 @@ def line_tensors(
     """Return the recogniser's inputs by width: lines of equal width share one tensor.
 
     `widths` has the width of the input for each box. A tensor (lines, 3, height, width) has its
-    lines in the order of the boxes; a narrower line is followed by zeros on its right. `operations`
-    are those of `InferenceConfig.as_meta()`.
+    lines in the order of the boxes; a narrower line is followed by zeros on its right. Zeros that
+    an operation appends beyond that width are cut off. `operations` are those of
+    `InferenceConfig.as_meta()`.
     """
     rows: dict[int, list[Floats]] = {}
     for box, width in zip(boxes, widths, strict=True):
@@ -79,5 +80,5 @@ def line_tensors(
     for width, lines in rows.items():
         tensor = tensors[width] = np.zeros((len(lines), *lines[0].shape[:2], width), np.float32)
         for row, line in zip(tensor, lines, strict=True):
-            row[..., : line.shape[2]] = line
+            row[..., : line.shape[2]] = line[..., :width]
     return tensors

@@ -29,8 +29,9 @@ class Parameters(BaseModel):
     """`[parameters]` of the composed model; None stands for the value of the detector's file.
 
     `most_side` limits the sides of the detector's input, on which the memory of a run depends.
-    `widths` decides to which width a line is padded. "steps": to a multiple of 64, so that the
-    lines of all requests share few shapes. "paddlex": to the widest of six lines of its page.
+    `widths` decides to which width a line is padded. "steps": by at least 32 pixels to a multiple
+    of 64, so that the lines of all requests share few shapes. "paddlex": to the least width of the
+    recogniser's file, and to the widest of six lines of its page.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

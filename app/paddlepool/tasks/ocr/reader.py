@@ -25,9 +25,11 @@ from paddlepool.tasks.transforms.labels import Text, text_from_best, text_from_c
 STAGES = "paddlepool.tasks.ocr.stages"
 STEP = 64
 """Lines are padded to a multiple of this width, so that batches share few shapes."""
+MARGIN = 32
+"""Minimum width of the padding: without any, the last character of a line is often misread."""
 PADDLEX_LINES = 6
 LINE_BYTES = 8 << 20
-"""Maximum bytes of the lines that are cut at a time; one line has at most 1.8 MB."""
+"""Maximum bytes of the lines that are cut at a time; one line has at most 1.9 MB."""
 
 # Checks of the answers of codec processes (paddlepool.engine.process.replies.Check): names, types,
 # shapes and sizes. RequestContext.infer() checks the models' inputs.
@@ -147,11 +149,13 @@ class PageReader:
         detection = self._detection
         names = ("thresh", "box_thresh", "unclip_ratio")
         parameters = self._parts.boxes | {name: detection[name] for name in names}
-        line = (self._parts.line_height, self._parts.least_width)
+        kind = self._parts.parameters.widths
+        least = self._parts.least_width if kind == "paddlex" else 0
+        line = (self._parts.line_height, least)
         meta = {"shape": self._shape, "boxes": parameters, "line": line}
         reply = await self._call("find_lines", meta, {"map": probabilities})
         self._boxes = reply.arrays["boxes"]
-        widths = padded(reply.arrays["widths"], self._parts.parameters.widths)
+        widths = padded(reply.arrays["widths"], kind)
         texts: dict[int, Text] = {}
         for places in portions(widths, 3 * self._parts.line_height * 4):
             texts |= zip(places, await self._texts(places, widths[places].tolist()), strict=True)
@@ -239,7 +243,7 @@ class PageReader:
 def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[Any]:
     """Return the width to which each line is padded; `kind` is `Parameters.widths`."""
     if kind == "steps":
-        return -(-widths // STEP) * STEP
+        return -(-(widths + MARGIN) // STEP) * STEP
     result = np.empty_like(widths)
     order = np.argsort(widths, kind="stable")
     for first in range(0, len(order), PADDLEX_LINES):
