@@ -146,10 +146,13 @@ class CanaryControl:
                 await self._decide(trial, "rejected", "rolled back by a person", "person")
 
     async def run(self) -> None:
-        """Follow other servers until the task is cancelled."""
+        """Follow other servers until the task is cancelled. Errors are logged and end one look."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
-            await self.follow()
+            try:
+                await self.follow()
+            except Exception:
+                log.exception("the decisions of other servers cannot be followed")
 
     async def follow(self) -> None:
         """Do what other servers that share the file of `promotions` have decided.
