@@ -1,4 +1,4 @@
-"""Types that all packages share: errors, tensors, ports and status.
+"""Types and small functions that every layer may use, such as errors, tensors, ports and status.
 
 This package imports no other package of Paddlepool.
 """

@@ -14,8 +14,8 @@ class Quota(Protocol):
     def spend(self, what: str, amount: int) -> None:
         """Subtract `amount` of the unit `what` ("pixels", "texts") from the quota.
 
-        Raises QuotaExceeded if nothing is left. While anything is left, any amount is accepted.
-        Units without a limit are ignored.
+        Raises QuotaExceeded if less than one unit is left. Otherwise any amount is accepted, and
+        the quota may become negative. Units without a limit are ignored.
         """
 
 
@@ -23,9 +23,10 @@ class Quota(Protocol):
 class Caller:
     """Who sent a request, by API key or address: the unit of quotas and of fair queues.
 
-    `name` is "key" and the number of its API key, or the client's address (for IPv6, its network).
-    It is empty if callers are not distinguished. `quota` is None if nothing is limited.
-    `may_start`: whether the caller may start an instance group by naming it in a request.
+    `name` is "key N" for the N-th API key, or the client's address (for IPv6, its network). It is
+    empty if the address is unknown, and outside of a request. `may_start` says whether a request of
+    the caller may start an instance group that is not running. `quota` is None if nothing is
+    limited.
     """
 
     name: str = ""
@@ -33,6 +34,7 @@ class Caller:
     quota: Quota | None = None
 
     def spend(self, what: str, amount: int) -> None:
+        """Call Quota.spend() of the caller's quota, if there is one. Raises QuotaExceeded."""
         if self.quota is not None:
             self.quota.spend(what, amount)
 
@@ -40,4 +42,7 @@ class Caller:
 ANYBODY = Caller()
 CALLER: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-"""The id of the current request; its hash decides which of two versions answers."""
+"""The id of the current request; empty outside of one.
+
+While a new version of a model answers a fraction of the requests, a hash of the id decides which
+version answers."""

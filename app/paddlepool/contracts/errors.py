@@ -1,8 +1,8 @@
 """All errors of Paddlepool, in domain terms.
 
 `paddlepool.service.api.errors` maps these classes to HTTP status codes; this module does not depend
-on HTTP. A message states what was received, what was expected and the limit. It never repeats the
-client's input, and contains the text of a library's exception only as
+on HTTP. A message states what was received, what was expected and the limit. It may repeat numbers
+of a client's input, but no text. It contains the text of a library's exception only as
 `paddlepool.contracts.sentences.sentence` returns it.
 """
 
@@ -15,9 +15,10 @@ from typing import ClassVar, Self
 class PaddlepoolError(Exception):
     """Base class of all errors. `limit` and `received` are safe to show to a client.
 
-    `errors` has the `field` and the `message` of each wrong field of the request.
-    `parameter` is the name of the request's parameter that is at fault, if it is a single one.
-    The code of a subclass with a `title` is its class name: `file_missing` for FileMissing.
+    `errors` has the `field` and the `message` of each wrong field of the request. `parameter` is
+    the name of the request's parameter that is at fault; empty unless it is a single one. A
+    subclass that is defined with a `title` has its own `code`, which is its class name in snake
+    case: `file_missing` for FileMissing. Other subclasses inherit title and code.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -39,7 +40,8 @@ class PaddlepoolError(Exception):
         """Return a copy without traceback, cause and context.
 
         A future keeps its error, and the frames of a traceback keep a request's data in memory.
-        Each raise adds frames, so two futures that shared an error would keep each other's data.
+        Each raise adds frames. Two futures that shared one error would keep the data of both
+        requests.
         """
         copy = type(self).__new__(type(self), *self.args)
         copy.__dict__.update(self.__dict__)
@@ -89,7 +91,7 @@ class ModelOutputInvalid(PaddlepoolError, title="The model's output is invalid")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Overloaded(PaddlepoolError, title="Overloaded"):
-    """The server cannot take the request now (full queue, memory, deadline); retry later.
+    """The server cannot take the request now, because of a limit or its deadline; retry later.
 
     `retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1.
     """
@@ -102,11 +104,11 @@ class QuotaExceeded(Overloaded, title="The quota is used up"):
 
 
 class OperatorError(PaddlepoolError):
-    """Base class of errors of the installation; for them, a client gets `internal_error`."""
+    """Base class of errors of the installation. A client gets `internal_error`, without details."""
 
 
 class ConfigError(OperatorError):
-    """The configuration is invalid."""
+    """A setting, a config.toml or an option of a command is invalid."""
 
 
 class ManifestError(OperatorError):
@@ -114,7 +116,7 @@ class ManifestError(OperatorError):
 
 
 class ExportError(OperatorError):
-    """The model cannot be exported."""
+    """A model version cannot be exported, sealed or quantised."""
 
 
 class DownloadError(OperatorError):
@@ -135,5 +137,5 @@ class BackendUnavailable(BackendError):
 class RunRefused(BackendError):
     """The framework raised an error in a run, and the process survived.
 
-    The fault lies with the source of the tensors: the server's own pipeline, or a client.
+    The tensors are at fault. They come from the server's own pipeline, or from a client.
     """

@@ -23,10 +23,13 @@ Clock = Callable[[], float]
 class PredictorSpec:
     """All that a backend needs to open one predictor; sent to the child process as JSON.
 
-    `params` is None for a program without parameters. `program_name` is None for the reference
-    program. `format` is "paddle" or "onnx", or None if the version has no program of that name; no
-    predictor can be opened then. `network` describes the dynamic graph, if there is one. `batched`
-    means that each output has one row for each row of the inputs.
+    `program` and `params` are names of files in `directory`; `params` is None for a program without
+    parameters. `program_name` is the name of a derived program, such as "int8"; None for the
+    program from which the others are derived. `format` is "paddle" or "onnx", or None if the
+    version has no program of that name; no predictor can be opened then. `options` are those of the
+    instance group. `network` has the name and options of the network class that the backend
+    paddle_dygraph builds; None if the manifest names none. `batched` means that each output has one
+    row for each row of the inputs.
     """
 
     directory: Path
@@ -44,7 +47,7 @@ class PredictorSpec:
 
     @property
     def refusal(self) -> str:
-        """The reason, known beforehand, why no backend can open this predictor; "" if none is."""
+        """Why this predictor cannot be opened, if that is known without trying; else ""."""
         if not self.format:
             return f"this version has no program {self.program_name!r}"
         if self.options.get("device") == "gpu" and not has_gpu():
@@ -56,9 +59,10 @@ class PredictorSpec:
 class ServedModelInfo:
     """The facts about a model version that its pipeline may use.
 
-    `directory` is the verified version directory (with tokenizer.json, for example); `pipeline`
-    and `parameters` come from config.toml. A job of more than `max_rows` rows is divided. `parts`
-    are the models of a composed model, which has no inputs and outputs itself.
+    `directory` is the verified version directory (with tokenizer.json, for example). `pipeline` is
+    the name of the task, or None; it and `parameters` come from config.toml. A job of more than
+    `max_rows` rows is divided. `parts` are the models of a composed model, by the names of the
+    parts; a composed model has no inputs and outputs itself.
     """
 
     name: str
@@ -73,23 +77,23 @@ class ServedModelInfo:
 
 
 Agreement = Callable[[Tensors, Tensors], float]
-"""Returns how closely two sets of outputs agree for a task's users: from 0 to 1."""
+"""Returns how closely two sets of outputs agree for a task's users: from 0 to 1, which is equal."""
 
 AgreementOf = Callable[[ServedModelInfo], Agreement | None]
-"""Returns the Agreement of a model's task, or None without a task or a measure."""
+"""Returns the Agreement of a model's task; None if the model has no task or the task no measure."""
 
 Slices = Callable[[Tensors], Sequence[str]]
-"""Returns the kind of each answer in a model's outputs, such as its label, one for each row."""
+"""Returns one name for each row of a model's outputs: the kind of its answer, such as its label."""
 
 SlicesOf = Callable[[ServedModelInfo], Slices | None]
-"""Returns the Slices of a model's task, or None without a task or kinds of answers."""
+"""Returns the Slices of a model's task; None if the model has no task or its answers no kinds."""
 
 
 class RunResult(NamedTuple):
     """A run's outputs, owned by the caller, and its seconds in the predictor's process.
 
-    `finite` means that the outputs are known to contain no NaN and no infinity; if false, they were
-    not checked, or contain some.
+    `finite` is true if the outputs were checked and contain no NaN and no infinity. It is false if
+    they contain some, or were not checked.
     """
 
     outputs: Tensors
@@ -98,14 +102,15 @@ class RunResult(NamedTuple):
 
 
 class Interrupted(Exception):
-    """The process was ended from outside during a request; the request may be run again."""
+    """The system or another program ended the process during a request, which may be run again."""
 
 
 class Worker(Protocol[Request, Result]):
     """A process that handles one request after another; owned by the event loop.
 
-    put() and fetch() may be called in a thread; meanwhile no other method is called, except abort()
-    and resident_bytes().
+    Requests end in the order in which they were sent. A request is under way from send() until
+    fetch(), or until a method raises its error. put() and fetch() may be called in a thread;
+    meanwhile no other method is called, except abort() and resident_bytes().
     """
 
     def fileno(self) -> int:
@@ -120,7 +125,8 @@ class Worker(Protocol[Request, Result]):
     def send(self, request: Request, /) -> None:
         """Send the request that was put; it runs when the one under way has ended.
 
-        Raises WorkerCrashed if the process has died; the request then never began.
+        Raises WorkerCrashed if the process has died, and another PaddlepoolError if the request
+        need not run any more. The request then never began.
         """
 
     def expect(self, *, timeout: float) -> None:
@@ -129,18 +135,19 @@ class Worker(Protocol[Request, Result]):
     def check_timeout(self) -> float:
         """Check on the oldest request and return the seconds until the next check is due.
 
-        Raises the errors of poll_reply() if the request took too long or the process was stopped.
+        If the request took too long or the process was stopped, kills the process and raises the
+        request's error.
         """
 
     def poll_reply(self) -> int | None:
-        """Return the size in bytes of the oldest request and its reply; None before the reply.
+        """Return the bytes of the oldest request and its reply together; None before the reply.
 
-        If this raises an error and failure() then returns a reason, the process is gone and the
-        next request never began. Raises Interrupted if the request may be run again.
+        Raises the request's error, or Interrupted if the request may be run again. If failure()
+        then returns a reason, the process is gone, and later requests never began.
         """
 
     def fetch(self) -> Result:
-        """Return the reply that poll_reply() read, copied out of the shared memory."""
+        """Return the reply that poll_reply() found, copied out of the shared memory."""
 
     def failure(self) -> Restart | None:
         """Return why the process can do no further work, or None. Cheap to call."""
@@ -148,7 +155,7 @@ class Worker(Protocol[Request, Result]):
     def resident_bytes(self) -> int: ...
 
     def abort(self) -> None:
-        """Kill the process; a run in progress raises WorkerCrashed."""
+        """Kill the process without waiting for its end; poll_reply() then raises an error."""
 
     def close(self) -> None:
         """Kill the process and wait until it has ended."""
@@ -157,32 +164,40 @@ class Worker(Protocol[Request, Result]):
 class Predictor(Worker[Tensors, RunResult], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
-    check_timeout() and poll_reply() raise DeadlineExceeded after the timeout; the predictor is then
-    dead. They raise WorkerCrashed if the process died, or was killed because its reply had outputs
-    that no run of the model returns. They raise RunRefused if the framework rejected the batch, and
-    ModelOutputInvalid if an output has a shape that the specification excludes.
+    check_timeout() raises DeadlineExceeded after the timeout; the predictor is then dead. It and
+    poll_reply() raise WorkerCrashed if the process died, stayed stopped, or was killed because its
+    reply had outputs that no run of the model returns. poll_reply() also raises RunRefused if the
+    framework rejected the batch, and ModelOutputInvalid if an output has a shape that the
+    specification excludes.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
         """Run one batch, blocking, and return its outputs unchecked; for self-tests and warm-ups.
 
-        Raises the errors of poll_reply().
+        Raises the errors of put(), send(), check_timeout() and poll_reply(), but no
+        ModelOutputInvalid.
         """
 
     def receive(self, *, timeout: float) -> RunResult:
-        """Wait up to `timeout` seconds for the oldest request's result; raises as poll_reply()."""
+        """Wait for the oldest request's result, blocking.
+
+        Raises the errors of check_timeout() and poll_reply().
+        """
 
     def end_suspension(self) -> None:
-        """Leave the suspension that was passed to the factory, and begin to serve."""
+        """Let the process run freely from now on; does nothing if it was opened without suspension.
+
+        See PredictorFactory.
+        """
 
 
 class PredictorFactory(Protocol):
     """Opens a predictor in a child process.
 
-    Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed and
-    OSError if the process could not be started or died. With a `suspension`
-    (paddlepool.engine.process.suspension), the process runs only in short turns while the
-    suspension is held, until Predictor.end_suspension() is called.
+    Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed if
+    the process died, and OSError if the system lacked resources for it. `suspension` is a
+    `paddlepool.engine.process.suspension.Suspension`. While it is held, the process runs only in
+    short turns, until Predictor.end_suspension() is called.
     """
 
     def __call__(self, spec: PredictorSpec, *, suspension: Any = None) -> Predictor: ...
@@ -194,7 +209,7 @@ class InferResult:
 
     The job was queued at `enqueued` on the engine's clock. It waited `start_up_seconds` for its
     group to start and `queue_seconds` in the queue, then ran for `infer_seconds` in the predictor's
-    process. `batch_rows` is the size of its batch, `instance` the predictor's number in the group.
+    process. Its batch had `batch_rows` rows. `instance` is the predictor's number in the group.
     """
 
     outputs: Tensors
@@ -211,9 +226,11 @@ class InferResult:
 
 @dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """A request's result and its origin. `stages` are seconds by stage, those of STAGES first.
+    """A request's result, and the version and instance group that computed it.
 
-    The `group` of a composed model has the form "part:group,part:group".
+    `value` is what the task's pipeline returned, or the outputs of a tensor request. For a composed
+    model, `group` has the form "part:group,part:group". `stages` are seconds by the name of the
+    stage: those of STAGES in their order, then others.
     """
 
     value: Any
@@ -239,14 +256,15 @@ class EngineObserver(Protocol):
 
 
 WHOLE = ""
-"""The only part of a model that is not composed."""
+"""Name of the only part of a model that is not composed."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RequestContext(ABC):
     """What a pipeline sees of the engine while it answers one request.
 
-    `deadline` is absolute. `stages` are the seconds of each stage so far, by name.
+    `deadline` is a value of the engine's clock. `stages` are the seconds of each stage so far, by
+    name.
     """
 
     deadline: float
@@ -257,22 +275,22 @@ class RequestContext(ABC):
         """Run jobs on the model and return the outputs of each, in order; all numbers are finite.
 
         `part` names the part of a composed model. Raises InvalidTensor, Overloaded,
-        DeadlineExceeded, ModelNotReady, WorkerCrashed, BackendError and ModelOutputInvalid. Once a
-        call has returned, later calls are not rejected because the queue is full.
+        DeadlineExceeded, ModelNotReady, WorkerCrashed, BackendError and ModelOutputInvalid. After
+        the first call has returned, a full or slow queue rejects no later call of this request.
         """
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a stage that runs in this process: `with context.stage("decode"):`.
+        """Add the seconds of the block to a stage: `with context.stage("decode"):`.
 
-        A stage that raises is not counted.
+        A block that raises is not counted.
         """
         begin = time.perf_counter()
         yield
         self.add_seconds({name: time.perf_counter() - begin})
 
     def add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Add seconds by stage name, such as those measured in a codec process."""
+        """Add seconds to stages, by name; for example those measured in a codec process."""
         for name, value in seconds.items():
             self.stages[name] = self.stages.get(name, 0.0) + value
 
@@ -284,8 +302,8 @@ class Pipeline(Protocol):
         """Answer one request: decode, run jobs with `context.infer`, encode.
 
         Runs on the event loop: work above a millisecond belongs in a thread or a codec process. May
-        be cancelled at any await: hold resources with `with`, and let work that continues in the
-        background own the data it reads.
+        be cancelled at any await. Hold resources with `with`, and give work that may continue in
+        the background its own copy of the data that it reads.
         """
 
     def close(self) -> None: ...
@@ -293,17 +311,21 @@ class Pipeline(Protocol):
 
 @runtime_checkable
 class ComposedPipeline(Pipeline, Protocol):
-    """A pipeline of several models, tested by one whole request before it serves."""
+    """A pipeline of several models; a whole sample request tests it before its first answer."""
 
     def payload_of(self, sample: bytes) -> Any:
         """Return the payload for run() from the content of the sample request's file."""
 
     def answer_of(self, value: Any) -> Any:
-        """Convert the value that run() returned to JSON values, the form of a stored answer."""
+        """Return the value that run() returned as JSON values, the form of a stored answer."""
 
     def check(self, answer: Any, expected: Any) -> None:
-        """Raise BackendError, which quotes both, if `answer` differs from the expected one."""
+        """Raise BackendError if `answer` differs too much from the expected one.
+
+        Both are results of answer_of(), and the error quotes both. The task decides how much they
+        may differ.
+        """
 
 
 BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
-"""Returns the pipeline of a model's task, or None without a task. Raises ConfigError."""
+"""Returns the pipeline of a model's task, or None if the model has no task. Raises ConfigError."""

@@ -4,19 +4,20 @@ from enum import StrEnum
 
 START_UP = "start-up"
 STAGES = ("decode", "preprocess", START_UP, "queue", "infer", "postprocess", "encode")
-"""The stages of a request in running order. `start-up` occurs only if a group had to be started."""
+"""The usual stages of a request, in running order. A task may have others, too. `start-up` occurs
+only if an instance group had to be started."""
 
 
 class Rejection(StrEnum):
     """Why a job never ran.
 
-    The first three are the reasons why submit() or reserve() rejects a job. The others are the
-    reasons why a queued job is dropped.
+    For the first three reasons, a job is rejected before it is queued, or a request before its jobs
+    exist. For the others, a queued job is dropped.
     """
 
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"  # it could not finish before its deadline
-    NOT_READY = "not_ready"
+    NOT_READY = "not_ready"  # its instance group accepts no job
     SHED = "shed"  # dropped for a job of higher priority
     EXPIRED = "expired"  # the job's deadline passed while it waited
     CANCELLED = "cancelled"  # the client went away
@@ -26,10 +27,10 @@ class Restart(StrEnum):
     """Why a process was replaced."""
 
     CRASHED = "crashed"
-    KILLED = "killed"
-    STOPPED = "stopped"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
+    KILLED = "killed"  # from outside, for example for lack of memory
+    STOPPED = "stopped"  # it was stopped from outside, and did not continue
+    TIMEOUT = "timeout"  # a run or call took too long
+    MEMORY = "memory"  # a predictor had grown too large, or a codec process ran out of memory
     CORRUPT = "corrupt"  # a reply of the process was malformed
     FAILED = "failed"  # a new process could not be opened
     LACKING = "lacking"  # no process could be started: the system lacked resources
@@ -37,13 +38,13 @@ class Restart(StrEnum):
 
 OPENING_FAILURES = (Restart.FAILED, Restart.LACKING)
 FAULTS = (Restart.CRASHED, Restart.TIMEOUT, Restart.CORRUPT)
-"""The reasons for which the request in the process failed because of the model itself."""
+"""The reasons that count as faults of the model itself."""
 CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAILURES)
 """The reasons for which a codec process may be replaced."""
 
 
 class ShadowOutcome(StrEnum):
-    """Outcome of the replay of a sampled request."""
+    """Outcome of a request that was sampled to run on every instance group in an idle moment."""
 
     REPLAYED = "replayed"  # run on every group
     DROPPED = "dropped"  # an earlier request still waited, or no group could run this one

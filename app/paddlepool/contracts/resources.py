@@ -38,7 +38,8 @@ def available_memory(cgroup: Path = CGROUP, meminfo: Path = Path("/proc/meminfo"
     """Return the bytes that processes can still allocate; 0 if unknown.
 
     That is the machine's memory that is available without swapping, or what the control group (v2,
-    v1) of this process may still use below its limit, if that is less.
+    v1) may still use below its limit, if that is less. The group's inactive file cache counts as
+    available.
     """
     v1 = cgroup / "memory"
     free = [1024 * kilobytes for kilobytes in _named_numbers(meminfo, "MemAvailable:")]
@@ -82,7 +83,10 @@ def give_memory_back() -> None:
 
 
 def available_cores(cgroup: Path = CGROUP) -> float:
-    """Return the number of usable cores: CPU affinity, or the control group's quota if lower."""
+    """Return the number of usable cores: CPU affinity, or the control group's quota if lower.
+
+    A quota may be a fraction, such as 1.5.
+    """
     cores = [float(len(os.sched_getaffinity(0)))]
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         match _numbers(cgroup, *names):
@@ -122,8 +126,8 @@ NARROW_SUMS = (
 class Processor:
     """The properties of the processor by which frameworks choose their kernels.
 
-    The processor has the `instruction_sets` and lacks those of `missing`. `remark` is the
-    consequence for int8 programs, or None.
+    Of the instruction sets in X86 or ARM, it has `instruction_sets` and lacks `missing`. `remark`
+    says that programs with int8 weights saturate on it; None if they do not.
     """
 
     name: str
@@ -133,7 +137,7 @@ class Processor:
 
 
 def processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """Describe the processor; its instruction sets are empty if the system reports none."""
+    """Describe the processor; both tuples are empty if the system reports no instruction sets."""
     x86 = cpu_line("flags", cpuinfo)
     flags = (x86 or cpu_line("Features", cpuinfo) or "").split()
     known = X86 if x86 else ARM if flags else ()

@@ -31,9 +31,10 @@ def printable(text: str, allowed: str = "") -> str:
 
 
 def sentence(text: str, *, longest: int = MAX_CHARACTERS) -> str:
-    """Return a framework's message as one line of at most `longest` characters.
+    """Return a framework's message as one line of at most `longest` characters, cut with "…".
 
-    Paths, addresses and C++ traces are removed.
+    Absolute paths become "…". Memory addresses, places in source code and signatures of C++
+    functions are removed. Unprintable characters are escaped.
     """
     text = _TRACE.sub("", text)[:MAX_INPUT]
     line = " ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split())

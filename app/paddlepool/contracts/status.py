@@ -13,8 +13,8 @@ State = Literal["LOADING", "READY", "UNAVAILABLE"]
 class Effect:
     """Whether a group's outputs or times differ from those of its base group, and the evidence.
 
-    The base group is `base` in config.toml, else the default group. `effective` is None while that
-    is unknown; `reason` then explains why.
+    The base group is `base` in config.toml, else the default group. `effective` is None while it is
+    unknown whether they differ. `reason` is the evidence, or why it is unknown.
     """
 
     effective: bool | None
@@ -26,10 +26,11 @@ class Candidate:
     """The measurements of a group that may become the default group; None means unknown.
 
     The first group is the one that serves until the candidates are measured. `fit` means that the
-    group is clearly faster than the first group and accurate enough. `gain` is its throughput
-    divided by that of the first group on the same cores, with a 99 % interval
-    (`gain_low`, `gain_high`). `seconds` is the duration of one run while nothing else runs.
-    Differences and agreement compare its outputs with the golden output.
+    group may replace it: it is clearly faster and accurate enough. `gain` is its throughput divided
+    by that of the first group on the same cores; `gain_low` to `gain_high` is the 99 % interval.
+    `seconds` is the duration of one run while nothing else runs, `resident_bytes` the memory of one
+    process. Differences and agreement compare its outputs with the expected outputs of the
+    version's self-test.
     """
 
     group: str
@@ -47,7 +48,8 @@ class Candidate:
 
 ChosenBy = Literal["config", "start", "measured", "kept"]
 """How the default group was chosen. "config": config.toml names it. "start": it serves until the
-candidates are measured. "measured": it was the best of them. "kept": measured before this start."""
+candidates are measured. "measured": it was the best of them. "kept": it was the best of them in a
+measurement before this start of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,13 @@ UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """State of one instance group; queue sizes are in jobs. `reason` is "" if it is ready."""
+    """State of one instance group.
+
+    `live` of its `count` instances take batches. `queue_depth`, `queue_limit` and `inflight` are
+    numbers of jobs: those that wait, the limit on these, and those that run. `resident_bytes` is
+    the memory of all its processes. `started` means that it has processes, or they are being
+    opened. `reason` says why it is not ready; it is "" if it is ready.
+    """
 
     name: str
     backend: str
@@ -92,7 +100,10 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """State of a version in the repository index; `version` is None for a model that has none."""
+    """State of a version in the repository index.
+
+    `version` is None for a model without versions. `reason` may be empty.
+    """
 
     name: str
     version: int | None
@@ -101,8 +112,9 @@ class ModelStatus:
 
 
 TrialState = Literal["testing", "passed", "promoted", "rejected"]
-"""State of a new version. "testing": it is compared with the version that serves. "passed": it has
-proven itself and waits for a person. "promoted": it serves. "rejected": it stays unloaded."""
+"""State of the trial of a new version. "testing": it is compared with the version that serves.
+"passed": it has proven itself and waits for a person. "promoted": it has begun to serve.
+"rejected": it stays unloaded."""
 UNFINISHED: tuple[TrialState, ...] = ("testing", "passed")
 
 
@@ -127,11 +139,13 @@ class TrialPoint:
 class TrialEvidence:
     """What the comparison of two versions on live requests has shown so far.
 
-    `agreement` is the sum over the `compared` requests. `seconds` has a pair of run times (new
-    version, current version) for each request whose runs were not interrupted, the last ones only.
-    `slices` has, for each kind of answer of the current version, the number of rows and the sum of
-    their agreement. `drift` is the largest difference of a finite output. `error` is the last one.
-    `history` has the figures at some of the requests, oldest first; the last point is the latest.
+    `agreement` is the sum over the `compared` requests, of which `identical` had bitwise equal
+    outputs. `errors` of them failed on the new version, with an agreement of 0; `error` is the last
+    failure. `drift` is the largest difference of the outputs of a request that did not fail.
+    `seconds` has the run times (new version, current version) of the latest requests whose runs
+    were not interrupted. `slices` has, for each kind of answer of the current version, the number
+    of rows and the sum of their agreement. `history` has the figures after some of the requests,
+    oldest first; its last point is the latest.
     """
 
     compared: int = 0
@@ -149,8 +163,9 @@ class TrialEvidence:
 class Trial:
     """A new version that must prove itself against `current`, the version that served then.
 
-    `sha256` is the fingerprint of its files. `since` and `at`, the time of the verdict, are in
-    seconds since 1970. `by` says who decided.
+    `sha256` is the fingerprint of its files. `since` is when the trial began and `at` when it was
+    decided, in seconds since 1970; `at` is None before that. `by` says who decided: the
+    measurements, or a person.
     """
 
     model: str
@@ -179,7 +194,7 @@ class TrialExample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStatus:
-    """Agreement of the answers of one kind, such as a label of the current version."""
+    """Mean agreement over `rows` answers of one kind, such as a label of the current version."""
 
     name: str
     rows: int
@@ -188,12 +203,17 @@ class SliceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryStatus:
-    """A new version and the evidence about it. Intervals are 99 % ones; None means unknown.
+    """The new version of a model and the evidence about it.
 
-    `ratio` is its run time divided by that of the version `current`. `serving` is the version that
-    answers now, `previous` the one to which `rollback` returns. `slices` are those that differ
-    most, worst first. `history` has the figures as the comparisons accumulated, at most 60 points,
-    and `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`.
+    `serving` is the version that answers now, `previous` the one to which `rollback` returns.
+    `version` is the new version, and `current` the one with which it is compared; values about them
+    are None if unknown, or if there is no new version. The first verdict that may promote it comes
+    after about `requests` comparisons; `compared` were made. `agreement` is a mean. `ratio` is the
+    run time of the new version divided by that of `current`, from `pairs` of runs. Intervals
+    (`_low` to `_high`) have 99 % confidence. `drift` is the largest difference of the outputs.
+    `slices` are the kinds of answers that agree least, worst first. `history` has the figures as
+    the comparisons accumulated, at most 60 points. `agreement_limit` and `ratio_limit` are the
+    policy's `agreement` and `slower`.
     """
 
     model: str

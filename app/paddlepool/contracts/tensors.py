@@ -26,9 +26,11 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def admits(self, array: Array) -> bool:
+        """Return whether the array has this dtype and a shape that admits_shape() accepts."""
         return array.dtype == self.dtype and self.admits_shape(array.shape)
 
     def admits_shape(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a shape has as many axes as this one, and all sizes that are not free."""
         if len(shape) != len(self.shape):
             return False
         sizes = zip(self.shape, shape, strict=True)
@@ -36,25 +38,25 @@ class TensorSpec:
 
 
 def shape_key(tensors: Tensors) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """Return the key that jobs of one batch share: names, dtypes and all axes but the first."""
+    """Return the key that jobs of one batch share: names, dtypes, and shapes without axis 0."""
     return tuple([(name, a.dtype.str, a.shape[1:]) for name, a in sorted(tensors.items())])
 
 
 def all_finite(tensors: Tensors) -> bool:
-    """Return whether no floating-point value is NaN or infinite."""
+    """Return whether every floating-point value is finite; other dtypes always are."""
     return all(
         array.dtype.kind != "f" or bool(np.isfinite(array).all()) for array in tensors.values()
     )
 
 
 def absolute_differences(actual: Array, expected: Array) -> NDArray[np.float64]:
-    """Return the absolute differences of two arrays of one shape."""
+    """Return the absolute differences of the elements of two arrays with equal shapes."""
     with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as it should be
         return np.abs(actual.astype(np.float64) - expected.astype(np.float64))
 
 
 def largest_difference(actual: Tensors, expected: Tensors) -> float:
-    """Return the largest absolute difference of the outputs that `expected` has.
+    """Return the largest absolute difference of a value, over the outputs that `expected` has.
 
     It is infinite if one of them is missing, shapes differ or a difference is NaN.
     """
@@ -64,8 +66,9 @@ def largest_difference(actual: Tensors, expected: Tensors) -> float:
 def mean_difference(actual: Tensors, expected: Tensors) -> float:
     """Return the largest of the mean absolute differences of the outputs that `expected` has.
 
-    Of whole numbers it is the share that differs, because classes have no distance. It is infinite
-    if an output is missing, shapes differ or a difference is NaN.
+    For an output of integers or booleans, the share of values that differ takes the place of the
+    mean, because classes have no distance. The result is infinite if an output is missing, shapes
+    differ or a difference is NaN.
     """
 
     def mean(gaps: NDArray[np.float64], kind: str) -> float:
@@ -92,7 +95,7 @@ STRINGS = "object"
 
 
 def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Return an object array of this shape with these items.
+    """Return an object array of this shape with these items, in C order.
 
     np.array() might convert the items to another type.
     """
@@ -105,9 +108,10 @@ def strings_of(items: Sequence[Any], shape: tuple[int, ...]) -> NDArray[np.objec
 class TaskTensors:
     """A whole pipeline as a model under /v2; Triton calls this an ensemble.
 
-    `read` builds the pipeline's payload from the inputs and the task's own `parameters`, which are
-    strings, integers, floats and booleans; it raises InputError. `write` builds the outputs from
-    the pipeline's value.
+    `read` builds the pipeline's payload from the inputs and the values of the request's
+    `parameters`, which are strings, integers, floats and booleans; it raises InputError.
+    `parameters` lists the names that the task knows. `write` builds the outputs from the value that
+    the pipeline returns.
     """
 
     inputs: tuple[TensorSpec, ...]
