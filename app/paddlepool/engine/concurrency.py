@@ -22,7 +22,7 @@ async def in_thread(name: str, work: Callable[[], T]) -> T:
     """Run `work` in a new thread named `name`; return its result or raise its error.
 
     The thread is a daemon: it does not keep the process alive. The work continues if the awaiting
-    task is cancelled. Raises NoThread.
+    task is cancelled. Raises NoThread if the thread cannot be started; `work` is then not called.
     """
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
     done.set_running_or_notify_cancel()  # from now on, it cannot be cancelled
@@ -68,9 +68,10 @@ def log_failure(task: asyncio.Task[Any]) -> None:
 async def gather_or_cancel(futures: list[asyncio.Future[T]]) -> list[T]:
     """Return all results in order, or raise the first failure and cancel the other futures.
 
-    Empties the list, to prevent a reference cycle: a future keeps its error, the error keeps the
-    frames it was raised through, and a frame may keep the future. The cycle would keep the
-    request's tensors until the garbage collector runs.
+    If the awaiting task is cancelled, all futures are cancelled. Empties the list, to prevent a
+    reference cycle: a future keeps its error, the error keeps the frames it was raised through, and
+    a frame may keep the future. The cycle would keep the request's tensors until the garbage
+    collector runs.
     """
     try:
         if len(futures) == 1:

@@ -48,7 +48,7 @@ Payload = TypeVar("Payload")
 
 
 def ready(payload: Payload) -> Callable[[], Awaitable[Payload]]:
-    """Return a reader, for DataPlane.run(), of a payload that is already in memory."""
+    """Return a `read` for DataPlane.run() that gives a payload which is in memory already."""
 
     async def read() -> Payload:
         return payload
@@ -64,24 +64,26 @@ class TrafficListener(Protocol):
     def ended(self) -> None: ...
 
     def completed(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> None:
-        """Receive the tensors of one run of an answered request, but do not change them.
+        """Receive the tensors of one run of an answered request, which must not be changed.
 
-        A reply to infer() is made from the same arrays later.
+        Called once for a request, or once for each part of a composed model that ran. The reply to
+        a tensor request is made from the same arrays later.
         """
 
 
 StagesDone = Callable[[RequestOutput, Sequence[InferResult]], None]
-"""Receives the output of each request that ran jobs, and the results of its runs, without outputs.
+"""Receives the output of each answered request that ran jobs, and the results of its runs.
 
-Must not block or raise."""
+The results have no outputs. Must not block or raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRequest:
-    """Raw tensors to run.
+    """Tensors to run as one job.
 
-    `group` None means the default group; `timeout` is in seconds. `state` is any value of the
-    caller's; infer() returns it with the request.
+    `group` None means the default group. `priority` 0 is normal, and a larger number is less
+    urgent. `timeout` is in seconds from the call of infer(). `state` is any value of the caller's;
+    infer() returns it with the request.
     """
 
     inputs: Tensors
@@ -93,7 +95,10 @@ class TensorRequest:
 
 @dataclass(frozen=True, slots=True)
 class DataPlane:
-    """Runs requests on leased model versions. Deadlines are `timeout` seconds from the call."""
+    """Runs requests on leased model versions. Belongs to the event loop.
+
+    `default_models` maps tasks to the models of requests that name none.
+    """
 
     registry: ModelRegistry
     default_models: Mapping[str, str]
@@ -113,13 +118,16 @@ class DataPlane:
     ) -> RequestOutput:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
-        `read` returns the pipeline's payload. It is called when a place in the queue has been
-        reserved, because reading some bodies is costly; it may raise errors about the body.
+        By default, the task's default model answers, with the version that ModelRegistry.acquire()
+        chooses and its default group. `read` returns the pipeline's payload. It is called when a
+        place in the queue has been reserved, because reading some bodies is costly. The deadline is
+        `timeout` seconds from this call.
 
         Raises the errors of `read`, InvalidParameter (task, group), the pipeline's errors about the
         payload (InputError), ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded,
-        DeadlineExceeded, WorkerCrashed, BackendError and ModelOutputInvalid. The first request to a
-        composed model may also raise the errors of its test().
+        DeadlineExceeded, WorkerCrashed, BackendError and ModelOutputInvalid. A composed model that
+        has not passed its test yet is tested first, which may raise the errors of
+        ComposedModel.test().
         """
         deadline = self.clock() + timeout
         chosen = model or self.default_model(task)
@@ -146,11 +154,13 @@ class DataPlane:
         place_timeout: float | None = None,
         checked_in: Executor | None = None,
     ) -> tuple[TensorRequest, RequestOutput]:
-        """Answer raw tensors. Returns the request that `read` made, and its RequestOutput.
+        """Run the TensorRequest that `read` returns; return it with its RequestOutput.
 
-        Pass `place_timeout`, in seconds, for a large body: a place in the default group's queue is
-        then reserved before `read` runs. Raises Overloaded if there is no place, or if the job
-        would not finish within this time. Large tensors are checked in a thread of `checked_in`.
+        `read` gets the leased version. Pass `place_timeout`, in seconds, for a large body: a place
+        in the default group's queue is then reserved before `read` runs. Overloaded is raised if
+        there is no place, or if the job would not finish within this time. More than LARGE_TENSORS
+        bytes are checked in a thread of `checked_in`, or of asyncio's executor if that is None.
+
         Raises the errors of `read`, InvalidTensor, InvalidParameter (group, or a composed model),
         ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded, DeadlineExceeded, WorkerCrashed,
         BackendError and ModelOutputInvalid.
@@ -217,7 +227,10 @@ class DataPlane:
 
     @contextlib.contextmanager
     def _leased(self, model: str, version: int | None) -> Iterator[AnyModel]:
-        """Lease the model version in the block; tell `traffic_listener` when it begins and ends."""
+        """Lease the model version in the block, and tell `traffic_listener` of its begin and end.
+
+        Raises ModelNotFound and ModelNotReady.
+        """
         if (listener := self.traffic_listener) is not None:
             listener.began()
         try:
@@ -246,7 +259,10 @@ def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest
 
 
 def _reserve(served: AnyModel, context: ModelContext) -> AbstractContextManager[Reservation]:
-    """Hold a place for a request. Raises InvalidParameter (group), Overloaded, ModelNotReady."""
+    """Return a context manager that holds a place in the queue for a request.
+
+    Raises InvalidParameter (group), Overloaded and ModelNotReady, at once or on entering.
+    """
     if isinstance(served, ComposedModel):
         return served.reserve(context)
     return served.reserve(group=context.parts[WHOLE].group, deadline=context.deadline)
@@ -272,10 +288,10 @@ def _too_late(context: ModelContext, timeout: float) -> errors.DeadlineExceeded:
 
 
 def _check_may_start(parts: Iterable[PartOfRequest]) -> None:
-    """Raise GroupNotRunning if a group must be started and the caller may not do that.
+    """Raise GroupNotRunning if a group is not started and the caller may not start one.
 
-    Starting a group is costly: it has its own processes, each with the whole model in memory. The
-    default group is exempt.
+    Starting a group is costly: it has its own processes, each with the whole model in memory. Any
+    caller may start a default group.
     """
     for served, group in parts:
         if group == served.config.default_group or CALLER.get().may_start:

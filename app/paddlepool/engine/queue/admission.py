@@ -1,11 +1,9 @@
 """Admission control: rejects a job if the queue is full or it cannot finish before its deadline.
 
-When a job would finish is estimated from the moving average of service times. A job for which an
-instance is free is admitted whatever the estimate, so that its run can correct one that is too
-high.
-
-The estimated wait of a job counts the runs under way, and the jobs and reservations, of any
-caller, that are scheduled ahead of it.
+When a job would finish is estimated from the moving averages of run times. The estimate counts the
+runs under way, and the jobs and reservations, of any caller, that are scheduled ahead of the job. A
+job for which an instance is free is admitted whatever the estimate, so that its run can correct an
+average that is too high.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Instances(Protocol):
 class Reservation:
     """A place in the queue for a job in preparation, for example while its picture is decoded.
 
-    No other job takes the place. As a context manager, it is released at the end of its block.
+    No other job gets the place. As a context manager, it is released at the end of its block.
     """
 
     __slots__ = ("_reservations", "caller")
@@ -57,12 +55,12 @@ class Reservation:
         self.release()
 
     def release(self) -> None:
-        """Release the place, unless a job has taken it."""
+        """Release the place; does nothing if it was released, or a job has taken it."""
         self._reservations.discard(self)
 
 
 def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
-    """Return the error of a job or request that needs more seconds than its deadline leaves."""
+    """Return the error of a job or request that takes `needed` seconds and has only `left`."""
     return Overloaded(
         f"the queue needs about {needed:.2f} s, the deadline leaves {left:.2f} s",
         retry_after=retry_after,
@@ -74,8 +72,8 @@ def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
 def turns_ahead(waiting: Mapping[str, int], caller: str) -> int:
     """Return how many waiting requests are served before the next one of `caller`.
 
-    `waiting` has the number of them for each caller. Callers are served in rotation: if this caller
-    has n waiting requests, these n come first, and up to n + 1 of each other caller.
+    `waiting` has the number of waiting requests for each caller. Callers are served in rotation: if
+    this caller has n of them, these n come first, and up to n + 1 of each other caller.
     """
     own = waiting.get(caller, 0)
     others = [count for name, count in waiting.items() if name != caller]
@@ -89,10 +87,10 @@ class Admission:
     **Invariant**: there is always room for the job of a reservation. Reservations and jobs share
     `max_queue` places. When these are taken, a caller without a job or reservation here may still
     add one. There are `max_queue` further places for such callers, so that no caller can fill the
-    queue for the others. Urgent jobs finish requests that were admitted before: they are not
-    counted, and are rejected only if their deadline has passed.
+    queue for the others. Jobs of URGENT priority finish requests that were admitted before: they
+    are not counted, and are rejected only if their deadline has passed.
 
-    `on_rejected` is called with the reason of each rejection.
+    `on_rejected` is called with the reason before a method raises an error.
     """
 
     queues: ShapeQueues
@@ -108,9 +106,9 @@ class Admission:
         """Queue the jobs; the first takes the place of the reservation, which ends.
 
         Raises DeadlineExceeded if a deadline has passed, and Overloaded if the queue is full or a
-        job would be late; no job is queued then. Exempt from Overloaded are the first job with a
-        reservation, urgent jobs, and all jobs with `following`, which replace ended jobs of their
-        request. Returns the jobs of lower priority that were shed because the queue was full.
+        job would be late; no job is queued then. Only the deadline is checked for the first job
+        with a reservation, for urgent jobs, and with `following` for all jobs: they replace ended
+        jobs of their request. Returns the jobs of lower priority that were removed to make room.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:
@@ -132,10 +130,10 @@ class Admission:
         return [shed for job in jobs if (shed := self._make_room(job.priority))]
 
     def _make_room(self, priority: int) -> Job | None:
-        """Shed a less urgent job if a job just queued at this `priority` overfills the queue.
+        """Remove a less urgent job if a job just queued at this `priority` overfills the queue.
 
-        Returns the removed job, or None if there is room or no queued job is less urgent. A job of
-        URGENT priority sheds none.
+        Returns the removed job. Returns None if there is room, if no queued job is less urgent, or
+        if the priority is URGENT.
         """
         if priority < NORMAL or self.queues.counted() + len(self.reservations) <= self.max_queue:
             return None
@@ -158,8 +156,8 @@ class Admission:
     def _check_job(self, job: Job, now: float, ahead: int) -> None:
         """Raise Overloaded if the queue is full or the job would be late, unless it is urgent.
 
-        `ahead` is the number of reservations ahead of the job. It is 0 if the job's request had a
-        reservation itself: then the jobs of all open reservations come after this one.
+        `ahead` is the number of reservations whose jobs will run before this one: none if the
+        job's request had a reservation itself.
         """
         if job.priority < NORMAL:
             return
@@ -169,12 +167,15 @@ class Admission:
         self._check(priority, key, caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
-        """Whether free instances suffice for a job and for the jobs that wait to be dispatched."""
+        """Whether a new job would run at once: free instances suffice for it and all queued jobs.
+
+        The job has this `priority` and `rows` rows; `key` is its shape, None if unknown.
+        """
         free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
     def _reservations_ahead(self, caller: str) -> int:
-        """Number of reservations that are ahead of the caller's next one."""
+        """Number of reservations whose jobs will run before the next job of the caller."""
         if not self.reservations:
             return 0
         return turns_ahead(Counter(reservation.caller for reservation in self.reservations), caller)
@@ -186,7 +187,11 @@ class Admission:
     def _wait(
         self, priority: int, key: ShapeKey | None, rows: int, caller: str, ahead: int, now: float
     ) -> float:
-        """Seconds until a job of this shape would begin; `key` is None if the shape is unknown."""
+        """Seconds until a job would begin if it were queued now.
+
+        `key` is its shape, None if unknown. `ahead` is the number of reservations whose jobs will
+        run before it.
+        """
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
         before += ahead * self.times.expected(None)
         if self.queues or not self.instances.free:
@@ -198,8 +203,9 @@ class Admission:
     ) -> None:
         """Raise Overloaded if `wait` and the run take more than `left` s, or the queue is full.
 
-        With a `wait` of 0, time is not checked. Jobs of lower priority than `priority` do not fill
-        the queue, because the least urgent of them is shed.
+        With a `wait` of 0, time is not checked. If the queue is full, jobs of lower priority than
+        `priority` do not count, because one of them can be removed. A caller without a job or
+        reservation has twice the places.
         """
         run = self.times.expected(key)
         if wait > 0 and wait + run > left:

@@ -36,13 +36,13 @@ class Consumer(Protocol):
     """What the batcher needs of an instance."""
 
     def healthy(self) -> bool:
-        """Whether it can run a batch now. If not, it has already left the batcher."""
+        """Whether the instance can run a batch now. If not, it has left the batcher on return."""
 
     def has_room(self) -> bool:
-        """Whether it accepts a second batch, to run after the current one."""
+        """Whether the instance runs one batch and accepts a second one, to run after it."""
 
     def execute(self, batch: Batch) -> None:
-        """Run the batch; must not raise."""
+        """Begin to run the batch, without waiting for it; must not raise."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,7 +55,11 @@ class Batcher:
     every admitted job is completed, whatever happens to other jobs; a normal job never waits behind
     a job of low priority that no instance has taken.
 
-    `on_failed` is called with the seconds since a job was queued if it fails or is cancelled.
+    A batch has at most `max_rows` rows. A job waits up to `max_delay` seconds for others that fill
+    its batch. The queue has `max_queue` places: see Admission. `on_rejected` is called with the
+    reason of each rejected submit() or reserve(), and of each queued job that expires, is cancelled
+    or is dropped for a job of higher priority. `on_failed` is called for each admitted job that
+    fails or is cancelled, with the seconds since it was queued.
     """
 
     max_rows: int
@@ -86,8 +90,8 @@ class Batcher:
     def reserve(self, deadline: float) -> Reservation:
         """Hold a place for a job in preparation, until the job is submitted or the place released.
 
-        Raises Overloaded or the error that close() got, so a request is rejected before its picture
-        is decoded.
+        A request is thus rejected before its picture is decoded. Raises Overloaded if the queue is
+        full or the job could not finish before its deadline, and the error that close() got.
         """
         now = self.clock()
         self._prepare_for(1)
@@ -98,11 +102,11 @@ class Batcher:
     ) -> None:
         """Queue all of the jobs or none, in one step so that jobs of one request share batches.
 
-        The first job takes the place of the reservation, which ends. With `following`, the jobs
-        replace ended jobs of their request, so the only check is that their deadlines have not
-        passed. Jobs of lower priority may be dropped for them. Unless the first job is `large`,
-        batches of large requests are then smaller for SMALL_SECONDS. Raises Overloaded,
-        DeadlineExceeded, or the error that close() got.
+        The first job takes the place of the reservation, which then ends. With `following`, the
+        jobs replace ended jobs of their request, so the only check is that their deadlines have not
+        passed. Queued jobs of lower priority may be dropped to make room; they fail with
+        Overloaded. Unless the first job is `large`, batches of `large` jobs are smaller for the
+        next SMALL_SECONDS. Raises Overloaded, DeadlineExceeded, or the error that close() got.
         """
         now = self.clock()
         self._prepare_for(len(jobs) - (reservation in self._admission.reservations))
@@ -124,7 +128,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self.dispatch)
 
     def _prepare_for(self, jobs: int) -> None:
-        """Dispatch what was queued since the last dispatch if `jobs` more do not fit.
+        """Dispatch the jobs that wait for the next dispatch if `jobs` more do not fit.
 
         Raises the error that close() got, if it was called.
         """
@@ -136,7 +140,7 @@ class Batcher:
             self.dispatch()
 
     def join(self, consumer: Consumer) -> None:
-        """Add an instance, which takes batches from now on."""
+        """Add an instance as free, and dispatch."""
         self._consumers.append(consumer)
         self.offer(consumer)
 
@@ -168,7 +172,10 @@ class Batcher:
             self._dispatching = False
 
     def _dispatch_one(self) -> bool:
-        """Hand over one batch; False if none may run now or no instance can take it."""
+        """Hand over one batch, or drop the jobs of one that have ended; return whether to go on.
+
+        Returns False if no batch may run now, or no instance can take it.
+        """
         if not self._free and self._queues.rows < self.max_rows:
             return False  # a busy instance receives only a full batch
         now = self.clock()
@@ -190,23 +197,27 @@ class Batcher:
         return True
 
     def _half(self, jobs: list[Job]) -> list[Job]:
-        """Return the first jobs, at least one, that fill up to half of a batch."""
+        """Return the first job, and those after it as long as all fit into half of a batch."""
         rows = itertools.accumulate(job.rows for job in jobs)
         fitting = sum(total <= self.max_rows // 2 for total in rows)
         return jobs[: max(1, fitting)]
 
     def _pop_free(self) -> Consumer | None:
-        """Remove and return the free instance that ran last, whose memory is warm, or None."""
+        """Remove and return the healthy instance that became free last, or None.
+
+        Its memory is most likely still in the processor's caches.
+        """
         while self._free:
             if self._free[-1].healthy():
                 return self._free.pop()
         return None
 
     def _consumer_with_room(self, jobs: list[Job]) -> Consumer | None:
-        """Return a busy instance that may receive this batch early, or None.
+        """Return a busy instance that may receive these jobs before its run has ended, or None.
 
-        A batch is sent early only if it is full, has few bytes and is known to run for a short
-        time. While small requests arrive, a batch of large requests is not sent early.
+        The jobs are sent early only if they fill a batch, have at most INLINE_BYTES and are known
+        to run for less than SHORT_RUN_SECONDS. While small requests arrive, `large` jobs are not
+        sent early.
         """
         full = jobs and sum(job.rows for job in jobs) >= self.max_rows
         if not full or sum(job.nbytes for job in jobs) > INLINE_BYTES:
@@ -225,6 +236,7 @@ class Batcher:
             self._dispatch_timer = asyncio.get_running_loop().call_later(seconds, self.dispatch)
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
+        """Take jobs from the queue; return a batch of those that have not ended, or None."""
         started = []
         for job in jobs:
             self._queues.take(job)
@@ -253,13 +265,16 @@ class Batcher:
         return None
 
     def finished(self, batch: Batch, seconds: float | None) -> None:
-        """Record that a batch has left its instance; `seconds` is None if its run failed."""
+        """Record that the run of a batch has ended, after `seconds`; None if it failed."""
         self._running.discard(batch)
         if seconds is not None:
             self._times.record(batch.key, seconds)
 
     def requeue(self, *batches: Batch) -> None:
-        """Take back batches, which go before queued jobs; if closed, fail their jobs instead."""
+        """Take back batches from an instance, and run them before queued jobs.
+
+        If the batcher is closed, their jobs fail with the error that close() got.
+        """
         if self._closed_with is None:
             self._requeued.extend(batches)
             self.dispatch()
@@ -276,7 +291,7 @@ class Batcher:
         self.requeue(*batches)
 
     def record_run(self, key: ShapeKey, seconds: float) -> None:
-        """Record the `seconds` of a run outside the queue, such as a warm-up."""
+        """Record the seconds of a run that no job caused, such as a warm-up."""
         self._times.record(key, seconds)
 
     @property
@@ -304,22 +319,24 @@ class Batcher:
 
     @property
     def depth(self) -> int:
+        """Number of jobs in the queue."""
         return len(self._queues)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits, runs or is reserved."""
+        """Whether no job waits or runs, and no place is reserved."""
         return not (self._queues or self._running or self._admission.reservations)
 
     @property
     def inflight(self) -> int:
+        """Number of jobs that run, or wait to be run again."""
         return len(self._running_jobs())
 
     def _running_jobs(self) -> list[Job]:
         return [job for batch in tuple(self._running) for job in batch.jobs]
 
     def close(self, error: PaddlepoolError) -> None:
-        """Fail all waiting jobs and refuse later ones, each with a copy of the error.
+        """Fail all waiting jobs and reject later ones, each with a copy of the error.
 
         Jobs that are running still get their results.
         """

@@ -12,7 +12,7 @@ from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.tensors import Tensors
 
 INLINE_BYTES = 2 << 20
-"""Larger requests and replies are copied in a thread, so that the event loop is not blocked."""
+"""Requests and replies of more bytes are copied in a thread, to keep the event loop free."""
 
 ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 
@@ -21,7 +21,8 @@ ShapeKey = tuple[tuple[str, str, tuple[int, ...]], ...]
 class Job:
     """Validated tensors that wait for a process; times are values of the engine's clock.
 
-    A result, an error, the deadline or a cancellation completes the future: the first one wins.
+    A larger `priority` is less urgent. The future is completed by the first of these: a result, an
+    error, the deadline or a cancellation.
     """
 
     inputs: Tensors
@@ -48,7 +49,7 @@ class Job:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape in a run that began at `started` and should take `expected_seconds`."""
+    """Jobs of equal shape in a run that began at `started` and usually takes `expected_seconds`."""
 
     jobs: Sequence[Job]
     started: float
@@ -71,6 +72,7 @@ class Batch:
         return max(job.deadline for job in self.jobs)
 
     def inputs(self) -> Tensors:
+        """Return the inputs of its jobs, joined along axis 0 in the order of the jobs."""
         if len(self.jobs) == 1:
             return self.jobs[0].inputs
         return {

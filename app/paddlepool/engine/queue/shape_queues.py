@@ -11,6 +11,7 @@ from paddlepool.engine.queue.job import Job, ShapeKey
 
 WEIGHT = 0.25
 MAX_SHAPES = 256
+"""Maximum shapes whose average is stored: those that ran last."""
 MAX_RATIO = 4.0
 """A run counts as at most this many times the average. Without this limit, one delayed run (a
 stopped process, a frozen machine) would make admission reject requests that can be served."""
@@ -19,7 +20,7 @@ stopped process, a frozen machine) would make admission reject requests that can
 class ServiceTime:
     """Moving average of the seconds of one run, for each shape; the newest run weighs a quarter.
 
-    For a shape that has not run yet, the average over all shapes counts; before any run, 0 counts.
+    For a shape without an average of its own, the one over all runs counts; before any run, 0.
     """
 
     def __init__(self) -> None:
@@ -34,14 +35,15 @@ class ServiceTime:
             self._by_shape.popitem(last=False)
 
     def expected(self, key: ShapeKey | None) -> float:
-        """Seconds of one run, of any shape if `key` is None; 0 while nothing is known."""
+        """Usual seconds of one run, of any shape if `key` is None; 0 before any run."""
         return self._by_shape.get(key, self._overall or 0.0)
 
 
 def moving_average(average: float | None, value: float) -> float:
     """Return the average with a new value, which weighs a quarter.
 
-    The value counts as at most MAX_RATIO averages. Without an average (None, 0) it is the result.
+    A value of more than MAX_RATIO times the average counts as that much. Without an average (None
+    or 0), the result is the value.
     """
     if not average:
         return value
@@ -51,7 +53,7 @@ def moving_average(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 MAX_CALLERS = 1024
-"""Maximum callers whose next turn is stored; twice the number of waiting callers if more."""
+"""Maximum callers whose next turn is stored, or twice the number of those that wait if more."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""
@@ -72,6 +74,9 @@ class ShapeQueues:
     Each queue holds the jobs of one priority and shape, ordered by turn. The queue whose head has
     the earliest turn goes first. A queue of lower priority (a larger number) waits while any job of
     higher priority waits, and its jobs never fill up a batch of higher priority.
+
+    A batch has at most `max_rows` rows. A job waits up to `max_delay` seconds for others that fill
+    its batch.
     """
 
     def __init__(self, *, max_rows: int, max_delay: float) -> None:
@@ -96,6 +101,7 @@ class ShapeQueues:
         return max(self._now, self._next_start.get(caller, 0.0))
 
     def add(self, job: Job) -> None:
+        """Queue a job at the caller's next turn."""
         start = self.start_of(job.caller)
         self._next_start[job.caller] = start + job.rows
         queue = self._queues.setdefault((job.priority, job.key), [])
@@ -108,14 +114,17 @@ class ShapeQueues:
             self._next_start = {caller: self._next_start[caller] for caller in self._rows}
 
     def remove(self, *jobs: Job) -> bool:
-        """Remove jobs that will not run; False if none of them is queued."""
+        """Remove jobs that will not run, and move the later jobs of their callers forward.
+
+        Jobs that are not queued are ignored. Returns whether any of them was queued.
+        """
         removed = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
         for job, turn in removed:
             self._refund(job, turn)
         return bool(removed)
 
     def take(self, job: Job) -> None:
-        """Remove a job that will run, and advance the virtual time to its turn."""
+        """Remove a job that will run, and advance the virtual time to its start."""
         turn = self._remove(job)
         if turn is not None and self._queues:  # else the virtual time has been reset
             self._now = max(self._now, turn[0])
@@ -157,21 +166,22 @@ class ShapeQueues:
             queue.sort(key=itemgetter(0))
 
     def take_expired(self, now: float) -> list[Job]:
-        """Remove and return every job whose deadline has come."""
+        """Remove and return every job whose deadline is `now` or earlier."""
         expired = [job for job in self if job.deadline <= now]
         self.remove(*expired)
         return expired
 
     def next_deadline(self) -> float:
+        """Return the earliest deadline of a queued job; infinite if no job is queued."""
         return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
-        """Return the jobs of a batch that may run now, or no job and the time to call again.
+        """Return the jobs of a batch that may run now and `now`, or no job and the time to retry.
 
-        That time is infinite if no job waits. The jobs stay queued until take(). A queue is ready
-        if its next batch is full or its first job has waited for `max_delay`. If `max_delay` is 0,
-        batches need not be full: the queue's jobs are divided among the `free` instances that no
-        other shape of this priority needs.
+        The time to retry is infinite if no job waits. The jobs stay queued until take(). Jobs of
+        lower priority wait for those of the highest. A queue is ready if its next batch is full or
+        its first job has waited for `max_delay`. If `max_delay` is 0, batches need not be full, and
+        the `free` instances beyond the number of runs that these queues need get jobs, too.
         """
         retry_at = math.inf
         # The turn of the first job decides. Lower priorities wait.
@@ -187,11 +197,11 @@ class ShapeQueues:
         return [], retry_at
 
     def _head_of(self, queue: QueueKey, spare: int) -> tuple[list[Job], bool]:
-        """Return the next batch of a queue, and whether it is full.
+        """Return the jobs of a queue's next batch, and whether it counts as full.
 
-        If there are `spare` free instances, the queue's jobs are divided among them, too. Jobs of
-        small and of large requests share no batch, so that runs of small ones stay short. If both
-        wait, the batch counts as full, so that neither kind waits for more jobs of the other.
+        The queue's jobs are divided among as many batches as they need, and `spare` more. `large`
+        jobs and others share no batch, so that runs of small requests stay short. If jobs of both
+        kinds wait, the batch counts as full, so that it does not wait for more jobs.
         """
         limit = self._max_rows
         if spare > 0:
@@ -211,7 +221,10 @@ class ShapeQueues:
         return jobs, mixed or rows >= limit
 
     def _runs(self, queue: QueueKey, more: int = 0) -> int:
-        """Number of runs that empty a queue, together with a further job of `more` rows."""
+        """Number of runs of up to `max_rows` rows that a queue's jobs need.
+
+        A further job of `more` rows, at the end of the queue, is included.
+        """
         runs = left = 0
         for rows in (*[job.rows for _, job in self._queues.get(queue, ())], more):
             if rows > left:
@@ -220,10 +233,11 @@ class ShapeQueues:
         return runs
 
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
-        """Return the number of runs until a job that is added now has run, with its own run.
+        """Return the number of runs until a job that is added now has run, including its own.
 
-        It is infinite, because it is unknown, while jobs of higher priority wait, and while jobs
-        wait to fill a batch (`max_delay`).
+        The job has this `priority` and `rows` rows; `key` is its shape, None if unknown. If the
+        number is unknown, infinity is returned: while jobs of higher priority wait, and while any
+        job waits if there is a `max_delay`.
         """
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf
@@ -232,7 +246,7 @@ class ShapeQueues:
         return own + sum([self._runs(queue) for queue in others])
 
     def seconds(self, times: ServiceTime) -> float:
-        """Return the seconds that predictors need for all waiting jobs."""
+        """Return the total seconds that processes need for all waiting jobs."""
         return sum([self._runs(queue) * times.expected(queue[1]) for queue in self._queues])
 
     def least_urgent(self, than: int) -> Job | None:
@@ -247,18 +261,18 @@ class ShapeQueues:
         return max(tails, key=lambda entry: entry[0])[1]
 
     def counted(self, priority: float = math.inf) -> int:
-        """Number of jobs of this or a higher priority that count against the limit."""
+        """Number of jobs of this or a higher priority, without urgent ones."""
         items = self._queues.items()
         return sum([len(queue) for (other, _), queue in items if NORMAL <= other <= priority])
 
     def counts_job_of(self, caller: str) -> bool:
-        """Whether a job of this caller counts against the limit."""
+        """Whether a job of this caller is queued that is not urgent."""
         return any(job.caller == caller and job.priority >= NORMAL for job in self)
 
     def seconds_before(
         self, priority: int, joining: ShapeKey | None, rows: int, caller: str, times: ServiceTime
     ) -> float:
-        """Return the seconds that predictors need for all runs ahead of a job if it is added now.
+        """Return the total seconds of all runs ahead of a job of `caller` if it is added now.
 
         The job has this `priority` and `rows` rows; `joining` is its shape, None if unknown.
         """
