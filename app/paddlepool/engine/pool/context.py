@@ -25,9 +25,9 @@ class StartedGroup(Protocol):
 class OnDemand:
     """Limits the groups that start on demand; at a limit, stops the least recently used idle one.
 
-    Default groups are not among them. At most `limit` groups are live. No further group starts
-    while the live ones hold `max_bytes` or more of resident memory. The further group itself does
-    not count: its size is not known yet.
+    Default groups are not counted. At most `limit` groups are started at a time. No further group
+    starts while the started ones hold `max_bytes` or more of resident memory. Belongs to the event
+    loop.
     """
 
     def __init__(self, limit: float = math.inf, max_bytes: float = math.inf) -> None:
@@ -36,9 +36,9 @@ class OnDemand:
         self._started: list[StartedGroup] = []  # least recently used first
 
     def use(self, group: StartedGroup) -> None:
-        """Mark a group as used; call it before each job.
+        """Mark a group as used now; call it before each job of the group.
 
-        While a group that is not live would exceed a limit, idle others are stopped, the least
+        If the group was not started, idle others are stopped until the limits allow it, the least
         recently used first. Raises Overloaded if too few are idle.
         """
         if group in self._started:
@@ -71,22 +71,23 @@ class OnDemand:
         )
 
     def forget(self, group: StartedGroup) -> None:
-        """Remove a group that has no processes left."""
+        """Stop counting a group that was stopped or cannot start."""
         if group in self._started:
             self._started.remove(group)
 
 
 SLICE_SECONDS, PAUSE_SECONDS = 0.06, 0.03
-"""A predictor that is being opened runs and pauses in turns while serving predictors need the
-cores. It gets two thirds of a core: a server that is never idle then adopts a model in seconds."""
+"""While serving predictors need the cores, a predictor that is being opened runs for the first time
+and pauses for the second, in turns. With two thirds of a core, it is ready in seconds even if the
+server is never idle."""
 
 
 class Yielding:
     """Suspends predictors during their opening while serving predictors need the cores.
 
-    Predictors are opened with this object's `suspension`. A lower priority would not be enough. A
-    process that has lowered its priority cannot raise it again to serve. A separate thread of lower
-    priority cannot do the warm-up, because oneDNN prepares each shape for each thread.
+    Such predictors are opened with this object's `suspension`. A lower priority would not do: a
+    process that has lowered its priority cannot raise it again to serve. Nor can a separate thread
+    of lower priority do the warm-up, because oneDNN prepares each shape for each thread.
     """
 
     def __init__(self, cores: float | None = None) -> None:
@@ -96,7 +97,7 @@ class Yielding:
         self._busy = 0
 
     def serving(self, threads: int) -> None:
-        """Record that `threads` more threads serve requests, or fewer if `threads` is negative.
+        """Add `threads`, which may be negative, to the number of threads that run requests.
 
         Openings are suspended while these threads leave at most one core free.
         """
@@ -112,9 +113,10 @@ class Yielding:
 class EngineContext:
     """What all groups of a registry share.
 
-    A predictor process is replaced by a fresh one if it has more than `max_resident_bytes` and more
-    than 1.5 times its initial memory. A group that starts on demand is stopped when it was not used
-    for `on_demand_idle_seconds`.
+    A predictor process is replaced by a fresh one if its resident memory is more than
+    `max_resident_bytes` and more than 1.5 times what it was at first. A group that starts on demand
+    is stopped when it is idle and was not used for `on_demand_idle_seconds`. `on_demand` limits
+    these groups, and `yielding` suspends openings in favour of requests.
     """
 
     open_predictor: PredictorFactory
@@ -130,23 +132,20 @@ class EngineContext:
 WINDOW_SECONDS = 60.0
 MAX_LOSSES = 5
 DELAYS = (0.0, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
-"""Seconds to wait after the first, second, ... loss within the window. The last one repeats."""
+"""Seconds to wait after the first, second, … loss within WINDOW_SECONDS. The last one repeats."""
 LACKING_SECONDS = 1.0
 """The delay while the system lacks resources for a process; they may be available again soon."""
 
 
 class RestartBackoff:
-    """Counts the workers that one group lost in the last minute; more than five are a crash loop.
-
-    Workers that were replaced for their memory, or not opened for lack of resources, do not count.
-    """
+    """Counts the workers that one group lost in the last minute; more than 5 are a crash loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._losses: deque[float] = deque(maxlen=len(DELAYS))
 
     def delay_after_loss(self) -> float:
-        """Count a loss; returns the seconds to wait before the next worker is opened."""
+        """Count a loss; return the seconds to wait before the next worker is opened."""
         self._losses.append(self._clock())
         return DELAYS[self._losses_in_window() - 1]
 

@@ -31,7 +31,7 @@ FIRST_RUN_SECONDS = 60.0
 SHORT_RUN_SECONDS = 0.25
 
 RunTimes = Sequence[tuple[ShapeKey, float]]
-"""The usual seconds of a run, by shape."""
+"""Pairs of a shape and the usual seconds of its runs."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ Times = tuple[float, float, float]
 
 @dataclass(slots=True, kw_only=True)
 class Stages:
-    """Durations of the parts of runs: joining inputs, the run itself, dividing outputs."""
+    """Counts and total seconds of the parts of runs, which Times describes."""
 
     inputs: Duration = field(default_factory=Duration)
     infer: Duration = field(default_factory=Duration)
@@ -67,12 +67,13 @@ class Stages:
 
 @dataclass(slots=True, kw_only=True)
 class Statistics:
-    """Counts jobs (`requests` in Triton) and predictor runs. Times are in seconds.
+    """Counts and total seconds of jobs (requests in Triton) and predictor runs of a version.
 
-    `rows` counts rows of answered jobs, `executions` predictor runs; `success`, `failure` and
-    `queue` count jobs. `requests` sums the times of runs per job: a run with three jobs is added
-    three times. `batches` sums them per run, by the run's number of rows. `last_ended` is the end
-    of the last run on the engine's clock, None before the first.
+    `rows` counts rows of answered jobs, `executions` predictor runs. `success` has the seconds from
+    the queueing of a job to its answer, `queue` the part of them before the run, and `failure` the
+    seconds until a job failed, 0 if it was rejected. `requests` adds the times of a run once for
+    each of its jobs, `batches` once for the run, by its number of rows. `last_ended` is the end of
+    the last run on the engine's clock, None before the first.
     """
 
     rows: int = 0
@@ -85,20 +86,20 @@ class Statistics:
     last_ended: float | None = None
 
     def executed(self, rows: int, times: Times, *, ended: float) -> None:
-        """Record a predictor run that ended."""
+        """Record a predictor run of `rows` rows that ended at `ended` on the engine's clock."""
         self.executions += 1
         self.batches[rows].add(times)
         self.last_ended = ended
 
     def succeeded(self, rows: int, times: Times, *, queued: float, total: float) -> None:
-        """Record a job of `rows` rows, answered `total` seconds after it was queued."""
+        """Record a job of `rows` rows that was answered `total` seconds after it was queued."""
         self.rows += rows
         self.success.add(total)
         self.queue.add(queued)
         self.requests.add(times)
 
     def snapshot(self) -> "Statistics":
-        """Return a copy, with batches by size; may be called in any thread."""
+        """Return a copy, with `batches` sorted by rows; may be called in any thread."""
         # sorted() copies the sizes in one step. The event loop may add a size during deepcopy().
         return deepcopy(replace(self, batches=dict(sorted(self.batches.items()))))
 
@@ -108,8 +109,9 @@ class Group:
     """One instance group of a served version.
 
     start() opens its instances; a group that starts on demand is started by its first job. Such a
-    group may be stopped while it is idle, and its next job starts it again. A default group that
-    starts on demand does not count among the groups that OnDemand limits.
+    group may be stopped while it is idle, and its next job starts it again. `context.on_demand`
+    limits these groups, except the default group. `on_failure` is called once if an instance
+    rejects the model. Belongs to the event loop; status() may be called in any thread.
     """
 
     config: InstanceGroup
@@ -157,15 +159,15 @@ class Group:
     def start(self, *, low_priority: bool = False) -> list[asyncio.Future[None]]:
         """Open every instance; return a future for each, done when it is tested and warm.
 
-        A second call returns the same futures. The list is empty if the group was closed before,
-        and has one future with the error if this machine cannot open the group.
+        A second call returns the same futures. The list is empty if the group was closed before it
+        was started. It has one failed future if it is known beforehand that no instance can open.
 
-        With `low_priority`, instances are opened one after another, each with the processor time
-        that serving predictors leave, except the first of a default group that starts on demand. If
-        an instance rejects the model, its future raises ConfigError or BackendError, and the group
-        accepts no job until the model is loaded again. A process that dies meanwhile is opened
-        again; in a crash loop, the futures raise BackendError. They raise WorkerCrashed if the
-        group is closed before a retry.
+        With `low_priority`, instances are opened one after another, in the processor time that
+        serving predictors leave; the first one of a default group that starts on demand gets all
+        it needs. If an instance rejects the model, its future raises ConfigError or BackendError,
+        and the group accepts no further job. A process that dies meanwhile is opened again; in a
+        crash loop, the futures raise BackendError. They raise WorkerCrashed if the group is closed
+        before a retry.
         """
         if self._failure is not None and not self.can_open:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,8 +199,8 @@ class Group:
     def _on_result(self, instance: int, run: Run, result: RunResult) -> None:
         """Record the run's times and complete each job with its rows of the outputs.
 
-        A job whose outputs contain NaN or infinity fails. Raises ValueError if a batch of several
-        jobs gets more or fewer output rows than it has.
+        A job whose outputs contain NaN or infinity fails with ModelOutputInvalid. Raises ValueError
+        if the batch has several jobs, and an output has more or fewer rows than the batch.
         """
         batch, infer = run.batch, result.seconds
         parts = batch.split(result.outputs)
@@ -243,24 +245,24 @@ class Group:
         return self._usable().reserve(deadline)
 
     def seconds_before(self) -> float:
-        """Estimated seconds until all jobs that wait or run now have ended.
+        """Return the estimated seconds until all jobs that wait or run now have ended.
 
-        Marks the group as used and raises errors as _usable() does.
+        Has the effects and errors of _usable().
         """
         batcher = self._usable()
         return batcher.backlog_seconds() / max(1, batcher.live)
 
     @property
     def places(self) -> int:
-        """Number of jobs that can wait or run at a time."""
+        """Number of jobs that can wait, and one for each instance."""
         return self._queue_limit + self.config.count
 
     @property
     def portion(self) -> int:
-        """Maximum jobs of one request in the queue at a time.
+        """Maximum jobs of one request that wait or run at a time.
 
         Half of the queue's places, so that other requests find room; but enough for each instance
-        to run a full batch.
+        to run a full batch, if the queue has that many places.
         """
         full = self.config.count * self.files.max_rows
         return max(self.config.count, self._queue_limit // 2, min(full, self._queue_limit))
@@ -268,9 +270,9 @@ class Group:
     def submit(
         self, *jobs: Job, reservation: Reservation | None = None, following: bool = False
     ) -> None:
-        """Queue all of the jobs or none; start the group if it is not started.
+        """Queue all of the jobs or none, as Batcher.submit() does; start the group if necessary.
 
-        See Batcher.submit(). Raises ModelNotReady, Overloaded and DeadlineExceeded.
+        Raises ModelNotReady, Overloaded and DeadlineExceeded.
         """
         self._usable().submit(*jobs, reservation=reservation, following=following)
         if not self._instances:
@@ -279,10 +281,9 @@ class Group:
     def _usable(self) -> Batcher:
         """Return the batcher for the next job, and mark an on-demand group as used.
 
-        If the group starts on demand and is the default group, it is started here. If it is not the
-        default group, idle on-demand groups may be stopped to make room; submit() then starts it.
-        Raises ModelNotReady if the group accepts no job, and Overloaded if the limits of OnDemand
-        do not let it start.
+        A default group that starts on demand is started here. For another on-demand group, idle
+        ones may be stopped to make room; submit() then starts it. Raises ModelNotReady if the group
+        accepts no job, and Overloaded if the limits of OnDemand do not let it start.
         """
         if reason := self._unusable_reason():
             self.context.observer.rejected(model=self._model, reason=Rejection.NOT_READY)
@@ -296,7 +297,7 @@ class Group:
         return self._batcher
 
     def idle(self) -> bool:
-        """Whether every first opening has ended, and no job waits, runs or has a reservation."""
+        """Whether no job waits or runs, no place is reserved, and every first opening has ended."""
         opened = all(instance.opened.done() for instance in self._instances)
         return opened and self._batcher.idle
 
@@ -335,7 +336,7 @@ class Group:
             self._idle_timer = None
 
     def _unusable_reason(self) -> str:
-        """The reason why the group accepts no job; an empty string if it accepts jobs."""
+        """Return why the group accepts no job; "" if it accepts jobs."""
         if self._failure is not None:
             return "cannot start"
         if self._batcher.live == 0 and self._backoff.in_crash_loop():
@@ -384,14 +385,12 @@ class Group:
         self.context.on_demand.forget(self)
 
     async def _open(self, first: bool) -> Predictor:
-        """Open a predictor; for an instance's first one, measure the usual seconds of its runs.
+        """Open a predictor. `first` says whether it is the first one of its instance.
 
-        With low priority, instances open one after another and use only the processor time that
-        serving predictors leave; except the first of a default group, because requests wait for it.
-        The process may be suspended meanwhile, so its warm-up runs are not timed; the first jobs
-        are timed instead. Raises ConfigError or BackendError if the model is rejected; if it is an
-        instance's first one, the group then accepts no further job. Raises WorkerCrashed or OSError
-        if the process could not be started or died.
+        Only the first one may have low priority. Its warm-up runs are timed, unless its priority is
+        low: it may be suspended meanwhile. Raises ConfigError or BackendError if the model is
+        rejected; if `first`, the group then accepts no further job. Raises WorkerCrashed or OSError
+        if the process died or could not be started.
         """
         batcher, low_priority = self._batcher, first and self._low_priority
         timed = first and not low_priority
@@ -418,7 +417,7 @@ class Group:
         return predictor
 
     def open_shadow(self, open_predictor: PredictorFactory) -> Predictor:
-        """Open, test and return a predictor that gets no jobs of the group.
+        """Open and test a predictor that gets no jobs of the group; the caller must close it.
 
         Blocks; may be called in any thread. Raises DeadlineExceeded and the errors of
         PredictorFactory.
@@ -432,10 +431,9 @@ class Group:
         return predictor
 
     def _verify_again(self, *, low_priority: bool) -> None:
-        """Raise BackendError if the files that a process has just opened may have changed.
+        """Raise BackendError if the version's files have changed, OSError if one is unreadable.
 
-        Raises OSError if the system does not let the server read a file. Called after the process
-        has read the files: a later change of a file does no harm.
+        Called after a process has read them: a later change does no harm.
         """
         try:
             self.files.verify_again(low_priority=low_priority)
@@ -445,7 +443,9 @@ class Group:
     def _open_in_thread(self, *, timed: bool, low_priority: bool) -> tuple[Predictor, RunTimes]:
         """Open a predictor, blocking until it is tested and warm; return it and its run times.
 
-        Raises BackendError if it is rejected or slow, and the other errors of PredictorFactory.
+        With `low_priority` it is suspended while serving predictors need the cores. The times are
+        empty unless `timed`. Raises BackendError if the files have changed, the self-test fails, or
+        a run takes more than FIRST_RUN_SECONDS, and the errors of PredictorFactory.
         """
         suspension = self.context.yielding.suspension if low_priority else None
         predictor = self.context.open_predictor(self._spec, suspension=suspension)
@@ -463,11 +463,11 @@ class Group:
         return predictor, times
 
     def _warm_up(self, predictor: Predictor, timed: bool) -> RunTimes:
-        """Run every configured shape; return the usual seconds of each, or [] if not `timed`.
+        """Run every shape of `warmups`; return the usual seconds of each, or [] if not `timed`.
 
-        A shape's first run takes up to eight times as long as later ones. A short run is therefore
-        repeated, and the second time counts. If not `timed`, the self-test's shape is not run
-        again: a replacement is ready sooner, and a reload delays requests less.
+        A shape's first run takes up to eight times as long as later ones. If `timed`, a short run
+        is therefore repeated, and the second time counts. Otherwise the self-test's shape is left
+        out: a replacement is ready sooner, and a reload delays requests less.
         """
         tested = [array.shape for array in self.selftest.inputs.values()]
         times = []

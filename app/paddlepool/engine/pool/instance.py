@@ -42,8 +42,8 @@ GRACE_SECONDS = 2.0
 """How long a run may exceed the latest deadline in its batch before its process is killed. Without
 this time, clients with short deadlines could cause restarts."""
 PATIENCE = 10.0
-"""A run may take this many times its usual seconds, however short the deadlines in its batch are:
-a client with a short deadline must not cause the loss of a predictor."""
+"""A run may take this many times its usual seconds, and GRACE_SECONDS more, however short the
+deadlines in its batch are: a client with a short deadline must not cause the loss of a process."""
 IDLE_CHECK_SECONDS = 0.5
 """How often an idle process is checked, unless it was used within that time."""
 ABORT_SECONDS = 0.2
@@ -89,11 +89,13 @@ class Instance(Generic[Request, Result]):
     `open_worker(first)` returns a worker that is tested and warm; `first` is True until one has
     served. If the first one is rejected (ConfigError, BackendError), the instance ends and `opened`
     fails; after any other error, opening is retried. `on_loss(reason)` is called for each worker
-    that is replaced and after each opening that failed. It returns the seconds to wait before the
-    next opening; there is no wait if a successor exists. `make_request(batch)` builds the worker's
-    request, in a thread for a large batch. `on_result(run, result)` completes the jobs.
+    that is replaced and after each opening that failed and is retried. It returns the seconds to
+    wait before the next opening; there is no wait if a successor exists. `make_request(batch)`
+    builds the worker's request, in a thread if the batch has more than INLINE_BYTES.
+    `on_result(run, result)` completes the jobs; if it raises, the batch counts as failed.
     `on_busy(+1)` is called when the process begins to work, `on_busy(-1)` when it becomes idle.
-    With `prefetch`, a second batch may be sent while one runs.
+    Above `max_resident_bytes`, a worker gets a successor: see Succession. With `prefetch`, a second
+    batch may be sent while one runs. Belongs to the event loop.
     """
 
     name: str
@@ -128,10 +130,14 @@ class Instance(Generic[Request, Result]):
         self._task.add_done_callback(log_failure)
 
     def resident_bytes(self) -> int:
+        """Return the memory of the process that serves; 0 if none does."""
         return self._worker.resident_bytes() if self._uses_worker() else 0
 
     def close(self) -> None:
-        """Open no more workers, and end the current one when it has nothing under way."""
+        """Begin to end the instance: it opens no more workers, and takes no further batch.
+
+        Its worker is closed when nothing is under way. Use wait_closed() to wait for that.
+        """
         self._close_requested.set()
         if self._state is State.SERVING:
             self._state = State.DRAINING
@@ -139,9 +145,10 @@ class Instance(Generic[Request, Result]):
                 self._stop_serving(None)
 
     async def wait_closed(self, timeout: float) -> None:
-        """Wait until the instance has ended; abort a run in progress after `timeout` seconds.
+        """Wait until the instance has ended; kill its worker after `timeout` seconds.
 
-        Returns at the latest `OPENING_SECONDS` after that, even if the instance has not ended.
+        Call close() first. Returns at the latest `OPENING_SECONDS` after the timeout, even if the
+        instance has not ended, because a worker is still being opened.
         """
         await asyncio.wait([self._task], timeout=max(0.0, timeout))
         if not self._task.done() and self._uses_worker():
@@ -168,9 +175,10 @@ class Instance(Generic[Request, Result]):
         await self._succession.close()
 
     async def _open(self, reason: Restart | None) -> Worker[Request, Result] | None:
-        """Open a worker, retrying without limit. `reason` is None for the first one.
+        """Open a worker, or take the successor if there is one; retries without limit.
 
-        Returns None if the first worker is rejected, or the instance is closed during a delay.
+        `reason` is why the worker before was lost, None for the first one. Returns None if the
+        first worker is rejected, or the instance is closed during a delay.
         """
         first, successor = reason is None, self._succession.pop()
         while True:
@@ -201,7 +209,10 @@ class Instance(Generic[Request, Result]):
             return False
 
     async def _serve(self, worker: Worker[Request, Result]) -> Restart | None:
-        """Run batches, then close the worker; return why it was lost, None if closing."""
+        """Let the worker run batches until it is lost or the instance is closed; then close it.
+
+        Returns why it was lost; None if the instance is closed.
+        """
         self._loss = self._loop.create_future()
         self._worker, self._state = worker, State.SERVING
         self._last_used = self.clock()
@@ -224,7 +235,11 @@ class Instance(Generic[Request, Result]):
             await in_thread_or_inline(f"{self.name} end", worker.close)
 
     def _stop_serving(self, reason: Restart | None) -> None:
-        """Stop using the worker; batches that have not begun are requeued."""
+        """Stop using the worker, leave the batcher and requeue the batches that have not begun.
+
+        `reason` is why the worker is lost, None if the instance is closed. Does nothing if no
+        worker is in use.
+        """
         if not self._uses_worker():
             return
         self._state = State.CLOSED if self._close_requested.is_set() else State.BACKING_OFF
@@ -240,19 +255,25 @@ class Instance(Generic[Request, Result]):
         self.batcher.requeue(*not_begun)
 
     def healthy(self) -> bool:
-        """Whether the process can run a batch. Checks the process if it was idle. See Consumer."""
+        """Whether the process can run a batch: see Consumer.
+
+        If it was idle for IDLE_CHECK_SECONDS, checks whether it still lives.
+        """
         idle = self._uses_worker() and self.clock() - self._last_used > IDLE_CHECK_SECONDS
         if idle and (reason := self._worker.failure()):
             self._stop_serving(reason)
         return self._uses_worker()
 
     def has_room(self) -> bool:
-        """Whether a second batch may be sent while one runs. See Consumer."""
+        """Whether one batch runs and a second one may be sent: see Consumer."""
         usable = self.prefetch and self._copying is None and not self._succession.ready()
         return usable and len(self._runs) == 1 and self._state is State.SERVING
 
     def execute(self, batch: Batch) -> None:
-        """Send the batch to the process; requeue or fail the batch if that fails. See Consumer."""
+        """Send the batch to the process, through a thread if it is large: see Consumer.
+
+        If that fails, requeues the batch or fails its jobs.
+        """
         self._set_busy(True)
         if batch.nbytes > INLINE_BYTES:
             self._start_copying(self._send_in_thread(batch))
@@ -269,7 +290,10 @@ class Instance(Generic[Request, Result]):
             self._on_send_error(batch, error)
 
     def _put(self, batch: Batch) -> tuple[Request, float]:
-        """Join the batch's inputs and copy them; returns the request and the seconds of joining."""
+        """Build the batch's request and copy it to the worker.
+
+        Returns the request and the seconds that it took to build.
+        """
         began = self.clock()
         request = self.make_request(batch)
         joining = self.clock() - began
@@ -294,7 +318,7 @@ class Instance(Generic[Request, Result]):
         self.batcher.requeue(batch)
 
     def _set_timeout(self, now: float) -> None:
-        """Set the timeout of the oldest run, which begins now."""
+        """Set the timeout of the oldest run, which begins at `now`."""
         run = self._runs[0]
         run.began = now
         patience = max(run.batch.deadline - now, PATIENCE * run.batch.expected_seconds)
@@ -325,13 +349,16 @@ class Instance(Generic[Request, Result]):
             self._schedule_check(wait)
 
     def _replace_if_due(self) -> bool:
-        """Hand over to an open successor, or open one if needed; return whether it handed over."""
+        """Stop serving with this worker if its successor is open; return whether that was done.
+
+        Begins to open a successor if the worker has grown too large.
+        """
         if due := self._succession.check(self._worker):
             self._stop_serving(Restart.MEMORY)
         return due
 
     def _on_readable(self) -> None:
-        """Handle the readable descriptor: a reply, output, or the end of the process."""
+        """Handle a reply, output or the end of the process, which made its descriptor readable."""
         try:
             size = self._worker.poll_reply()
             if size is None:
@@ -354,12 +381,18 @@ class Instance(Generic[Request, Result]):
             self._on_run_result(result)
 
     def _start_copying(self, copying: Coroutine[Any, Any, None]) -> None:
-        """Hand the worker to a thread; the event loop does not use it meanwhile."""
+        """Start a task that uses the worker in a thread; the event loop does not use it meanwhile.
+
+        The task must call _copy().
+        """
         self._loop.remove_reader(self._worker.fileno())
         self._copying = self._loop.create_task(copying)
 
     async def _copy(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread; afterwards the event loop uses the worker again."""
+        """Run `work` in a thread and return its result; then the event loop uses the worker again.
+
+        If no thread can be started, `work` runs on the event loop.
+        """
         try:
             return await in_thread_or_inline(f"{self.name} copy", work)
         finally:
@@ -380,7 +413,8 @@ class Instance(Generic[Request, Result]):
         """Handle a failed run, or an idle process that has died.
 
         A crash fails every job of the batch: the job that caused it is unknown, and running them
-        again could crash the next predictor. A batch that was Interrupted is run again.
+        again could crash the next process. A batch that was Interrupted is run again. If the
+        process survived, see _retry_or_fail().
         """
         run = self._pop_run() if self._runs else None
         reason = self._worker.failure()
@@ -428,6 +462,7 @@ class Instance(Generic[Request, Result]):
         """Handle a failed run that the process survived.
 
         A batch of several jobs is run again one job at a time, so that only the faulty one fails.
+        The job of a batch of one fails.
         """
         if len(batch.jobs) == 1:
             self._fail_batch(batch, error)
@@ -446,9 +481,10 @@ class Instance(Generic[Request, Result]):
 
 
 async def close_all(instances: Sequence[Instance[Request, Result]]) -> None:
-    """End the instances; wait for them up to ABORT_SECONDS and OPENING_SECONDS.
+    """End the instances; waits up to ABORT_SECONDS and then up to OPENING_SECONDS.
 
-    The caller must have closed their batcher before.
+    Runs that take longer than ABORT_SECONDS are aborted. The caller must have closed the batcher of
+    the instances before.
     """
     for instance in instances:
         instance.close()

@@ -11,19 +11,19 @@ from paddlepool.contracts.ports import Clock, Worker
 from paddlepool.engine.concurrency import in_thread_or_inline
 
 POLL_SECONDS = 0.05
-"""Interval between two checks of a worker's memory. It is not shorter because a check takes a tenth
-of the time of a short run: the system sums the memory over all processors."""
+"""Interval between two checks of a worker's memory. A check takes a tenth of the time of a short
+run, because the system sums the memory over all processors."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Succession:
-    """The successor of one instance's worker.
+    """Opens a successor of one instance's worker when the worker's memory has grown.
 
-    A successor is opened when the worker's resident memory exceeds a cap: `smallest_cap` bytes, or
-    1.5 times the worker's initial size if that is more. If no successor can be opened, the worker
-    continues to serve and the cap grows by half.
+    The worker's resident memory may be `smallest_cap` bytes, or 1.5 times what it was at first if
+    that is more. Above this cap a successor is opened, while the worker continues to serve. If none
+    can be opened, the cap grows by half. Belongs to the event loop.
     """
 
     name: str
@@ -35,14 +35,15 @@ class Succession:
     _successor: asyncio.Future[Worker[Any, Any]] | None = field(default=None, init=False)
 
     def reset(self, worker: Worker[Any, Any]) -> None:
-        """Set the memory cap of a new worker: 1.5 times its bytes, at least `smallest_cap`."""
+        """Set the cap for a new worker: 1.5 times its present memory, at least `smallest_cap`."""
         self._cap = max(self.smallest_cap, worker.resident_bytes() * 3 // 2)
         self._next_check = -math.inf
 
     def check(self, worker: Worker[Any, Any]) -> bool:
-        """Start to open a successor if the memory exceeds the cap; return whether it is ready.
+        """Begin to open a successor if the worker's memory exceeds the cap.
 
-        Reads the memory at most once in POLL_SECONDS. If opening has failed, raises the cap.
+        Returns whether a successor is open. Reads the memory at most once in POLL_SECONDS. If the
+        opening has failed, logs that and raises the cap by half.
         """
         if self._successor is None and self._above_cap(worker):
             self._successor = asyncio.ensure_future(self.open_worker())
@@ -62,16 +63,20 @@ class Succession:
         return worker.resident_bytes() > self._cap
 
     def ready(self) -> bool:
+        """Return whether a successor is open."""
         successor = self._successor
         return successor is not None and successor.done() and successor.exception() is None
 
     def pop(self) -> asyncio.Future[Worker[Any, Any]] | None:
-        """Return the successor that is open or being opened, if any; the caller now owns it."""
+        """Remove and return the successor that is open or being opened; None if there is none.
+
+        The caller must close it. The future may raise the error of the opening.
+        """
         successor, self._successor = self._successor, None
         return successor
 
     async def close(self) -> None:
-        """Close the successor, if any, once it is open."""
+        """Close the successor, if there is one; waits until it is open."""
         if (successor := self.pop()) is not None:
             await asyncio.wait([successor])
             if successor.exception() is None:
