@@ -39,7 +39,7 @@ CPU_LIMIT_EXCEEDED = -signal.SIGPROF
 
 
 class ChildDied(Exception):
-    """The process died or was killed during a call."""
+    """The process died or was killed, for this `reason`."""
 
     def __init__(self, reason: Restart, exit_code: int | None) -> None:
         super().__init__(f"child process ended: {reason} (exit code {exit_code})")
@@ -49,7 +49,8 @@ class ChildDied(Exception):
 class ChildTimeout(ChildDied):
     """The call exceeded its timeout; the process has been killed.
 
-    `starved` means that the process was ready to run, but others used the processors.
+    `starved` means that the process had less processor time than the timeout and was still ready to
+    run: others used the processors.
     """
 
     def __init__(self, *, starved: bool = False) -> None:
@@ -58,7 +59,7 @@ class ChildTimeout(ChildDied):
 
 
 def exit_reason(code: int | None) -> Restart:
-    """Return why a process has ended, from its exit code; its Child must not have killed it."""
+    """Return why a process has ended, from its exit code; KILLED also if its Child killed it."""
     if code == CPU_LIMIT_EXCEEDED:
         return Restart.TIMEOUT
     # SIGTERM ends a child that is still opening; later the child ignores it.
@@ -75,7 +76,7 @@ DYING_SECONDS = 0.1
 
 
 class _Sent(NamedTuple):
-    """A request that was sent, with its memory slot and the size of its arrays."""
+    """A request that was sent at `time`, with its memory slot and the size of its arrays."""
 
     slot: int
     time: float
@@ -85,9 +86,10 @@ class _Sent(NamedTuple):
 
 @dataclass(slots=True)
 class _Wait:
-    """Time limits of the oldest request.
+    """Time limits of the oldest request: see expect().
 
-    `timeout` and `cpu_before` are in seconds, the other numbers are values of time.monotonic().
+    `deadline` may be extended, but not beyond `last` except by a suspension. `timeout` and
+    `cpu_before` are in seconds, the other numbers are values of time.monotonic().
     """
 
     timeout: float
@@ -105,16 +107,16 @@ log = logging.getLogger(__name__)
 class Child:
     """One process running `target` ("module:function"); owned by one thread at a time.
 
-    `target(init)` runs in the child and returns `ready` and `handler(meta, arrays, descriptors)`,
-    which returns `(meta, arrays)`. A PaddlepoolError of the handler is raised here as the same
-    class if that is in RAISED_BY_CHILDREN, else as a BackendError. Any other exception becomes a
-    BackendError, whose message names only the exception's class and the lines that raised it.
-    `held` lists the MEASURES of the child's confinement that are in force. `check` verifies each
-    reply after the opening; the process is killed if a reply is malformed or `check` raises
-    ValueError.
+    `target(init)` runs in the child and returns two things: values, which this object has as
+    `ready`, and `handler(meta, arrays, descriptors)`, which answers each call with `(meta,
+    arrays)`. A PaddlepoolError of the target or handler is raised here as the same class if that is
+    in RAISED_BY_CHILDREN, else as a BackendError. Any other exception becomes a BackendError, whose
+    message names only the exception's class and the lines that raised it. `held` lists the MEASURES
+    of the child's confinement that are in force. `check` verifies each reply after the opening; the
+    process is killed if a reply is malformed or `check` raises ValueError.
 
-    The constructor blocks until the target is open. It raises what call() raises, and OSError if
-    the system lacks resources.
+    The constructor blocks until the target is open, at most `start_timeout` seconds. It raises what
+    call() raises, and OSError if the system lacks resources; the process is then gone.
 
     Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
     so that the child does not wait for its parent between two calls.
@@ -154,7 +156,7 @@ class Child:
             self._resources = resources.pop_all()
 
     def _start(self, resources: contextlib.ExitStack, limits: Limits) -> None:
-        """Start the process; `resources` will close all that it needs, even if this fails."""
+        """Start the process. `resources` gets all that must be closed, even if this raises."""
         self._under_way: deque[_Sent] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)
@@ -246,7 +248,10 @@ class Child:
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
-        """Send what was put(), without blocking. Raises ChildDied; the request then never began."""
+        """Send what was put(), without blocking. Raises ChildDied; the request then never began.
+
+        The child gets duplicates of the file `descriptors`.
+        """
         if not self._under_way and self._arrival.poll(0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
@@ -274,8 +279,8 @@ class Child:
     def expect(self, *, timeout: float, patience: float = 0.0) -> None:
         """Set the timeout of the oldest request under way, in seconds from now.
 
-        A process that is ready to run and has had less processor time than `timeout` gets up to
-        `patience` seconds more, because the machine is busy and the process is not slow.
+        After the timeout, a process that is ready to run and has had less processor time than
+        `timeout` gets up to `patience` seconds more: the machine is busy, the process is not slow.
         """
         now = time.monotonic()
         cpu = self.cpu_seconds() if patience else 0.0
@@ -284,8 +289,9 @@ class Child:
     def check_timeout(self) -> float:
         """Check on the oldest request and return the seconds until the next check is due.
 
-        Raises ChildTimeout or ChildDied (STOPPED); the process has then been killed. While its
-        suspension is held, lets the process run briefly, and extends the timeout.
+        Raises ChildTimeout, or ChildDied with STOPPED if the process was stopped for
+        STOPPED_SECONDS; the process has then been killed. While its suspension is held, lets the
+        process run briefly, blocking, and extends the timeout by all the time since the last check.
         """
         wait, now = self._wait, time.monotonic()
         if self._suspension is not None and self._suspension.held:
@@ -318,9 +324,10 @@ class Child:
     def poll_reply(self) -> int | None:
         """Read and check the oldest reply; return the bytes of its request and reply together.
 
-        Returns None until it arrives. Raises ChildDied if the process has died or was killed; later
-        requests then never began. Also raises the error of the handler, or a
-        PaddlepoolError of `check`; the process then continues.
+        Returns None until it arrives, and logs what the process has printed. Raises ChildDied if
+        the process has died, or was killed for a malformed reply; later requests then never began.
+        Also raises the error of the handler, or a PaddlepoolError of `check`; the request has then
+        ended, and the process continues.
         """
         try:
             received = self._socket.recv(HEADER_BYTES, socket.MSG_DONTWAIT)
@@ -357,7 +364,10 @@ class Child:
             del message  # breaks a reference cycle with its traceback
 
     def fetch(self) -> Reply:
-        """Return the reply that poll_reply() read, copied out of shared memory; free its slot."""
+        """Return the reply that poll_reply() read, copied out of shared memory.
+
+        Ends the request and frees its memory slot.
+        """
         reply, self._reply = self._reply, None
         if reply is None:
             raise RuntimeError("this is a bug: no reply was received")
@@ -368,7 +378,7 @@ class Child:
         return Reply(reply.meta, owned, reply.seconds)
 
     def _read_output(self) -> None:
-        """Log one block of output; the next one follows after check_timeout() or failure().
+        """Log one block of output; the next one is read only after check_timeout() or failure().
 
         This limits the cost of a process that prints without end. A child never inherits this
         process's standard error: it could read a pipe or a terminal through it, or truncate a file.
@@ -387,6 +397,7 @@ class Child:
             self._events.modify(self._output, OUTPUT_EVENTS)
 
     def _died(self) -> ChildDied:
+        """Return the error to raise after the socket was closed; kill the process if it runs on."""
         try:
             code = self._process.wait(timeout=DYING_SECONDS)
         except subprocess.TimeoutExpired:  # the child has closed its socket but still runs
@@ -399,7 +410,7 @@ class Child:
         return any(events & select.POLLHUP for _, events in self._arrival.poll(0))
 
     def _kill_corrupt(self, fault: str) -> ChildDied:
-        """Kill the process, which may be compromised; return the error to raise."""
+        """Log `fault` and kill the process, which may be compromised; return the error to raise."""
         log.error("child process %d is killed: invalid answer: %s", self.pid, fault)
         self.kill()
         return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
@@ -407,8 +418,8 @@ class Child:
     def failure(self) -> Restart | None:
         """Return why an idle child can handle no further call, or None.
 
-        The reason is CRASHED, KILLED, TIMEOUT or STOPPED. Costs two system calls. During a call,
-        use check_timeout() and poll_reply() instead.
+        The reason is CRASHED, KILLED, TIMEOUT or STOPPED; a stopped child is not killed. Costs two
+        system calls. During a call, use check_timeout() and poll_reply() instead.
         """
         code = self._process.poll()
         if code is not None:
@@ -425,7 +436,7 @@ class Child:
             return 0
 
     def cpu_seconds(self) -> float:
-        """Return the user and system time of all threads of the process."""
+        """Return the user and system time of all threads of the process; 0 if it is gone."""
         return sum(map(int, self._status()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def _state(self) -> str:
@@ -440,10 +451,7 @@ class Child:
             return [b"X"]
 
     def end_suspension(self) -> None:
-        """Remove this process from the suspension, and lower its priority.
-
-        It runs freely from now on.
-        """
+        """Remove this process from its suspension, if it has one, and lower its priority."""
         if self._suspension is not None:
             self._lower_priority()
             self._suspension.discard(self._process)
@@ -456,12 +464,15 @@ class Child:
         self._process.kill()
 
     def close(self) -> None:
-        """Kill the process, wait for its end and free its memory. Safe to call twice."""
+        """Kill the process, wait for its end, log its last output and free the shared memory.
+
+        Safe to call twice.
+        """
         self._resources.close()
 
 
 class ChildWorker:
-    """A child process behind `paddlepool.contracts.ports.Worker`; subclasses add the requests."""
+    """Base of a `paddlepool.contracts.ports.Worker` in a child process; subclasses add the rest."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -478,7 +489,7 @@ class ChildWorker:
             raise self._run_error(died) from None
 
     def _run_error(self, died: ChildDied) -> Exception:
-        """Record why the process died; return the error that the call under way raises."""
+        """Record why the process died; return the error to raise for the request under way."""
         raise NotImplementedError
 
     def failure(self) -> Restart | None:

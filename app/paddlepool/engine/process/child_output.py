@@ -7,6 +7,7 @@ from collections.abc import Callable
 from paddlepool.contracts.sentences import printable
 
 LINE_BYTES = 1_000
+"""Maximum bytes of a line that are logged."""
 BURST_LINES = 100
 LINES_PER_SECOND = 10.0
 
@@ -17,8 +18,9 @@ class OutputLogger:
     """Logs each line that one child process prints.
 
     A record begins with the id of the process, and unprintable characters are escaped: a child can
-    neither imitate another line nor control a terminal. A line is cut after `LINE_BYTES`. A child
-    may print `BURST_LINES` at once, then `LINES_PER_SECOND`; further lines are dropped and counted.
+    neither imitate another line nor control a terminal. A line is cut after `LINE_BYTES`. At most
+    `BURST_LINES` are logged at once, and `LINES_PER_SECOND` on average; others are dropped, and
+    their number is logged. Empty lines are ignored.
     """
 
     def __init__(self, pid: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,7 +30,7 @@ class OutputLogger:
         self._dropped = 0
 
     def add(self, block: bytes) -> None:
-        """Log the complete lines of `block`; the rest waits for the next one."""
+        """Log the complete lines of `block`; an incomplete last line waits for the next call."""
         *lines, rest = (self._rest + block).split(b"\n")
         self._rest = rest[: LINE_BYTES + 1]  # one more byte shows that the line is cut
         now = self._clock()
@@ -43,7 +45,7 @@ class OutputLogger:
             log.warning("child process %d: %s", self._pid, _printable_line(line))
 
     def end(self) -> None:
-        """Log the last line, which has no newline, and the number of dropped lines."""
+        """Log an incomplete last line and the number of dropped lines, if there are any."""
         self.add(b"\n")
         self._log_dropped()
 

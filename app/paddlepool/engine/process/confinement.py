@@ -52,11 +52,13 @@ MEASURES = ("no_new_privileges", "landlock", "seccomp")
 
 
 def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[Path]) -> list[str]:
-    """Confine this process to its code, `reading` and `writing`; returns the measures in force.
+    """Confine this process to its code, `reading` and `writing`; return the MEASURES in force.
 
-    Drops most capabilities, and first creates the cache directory that a predictor needs. Call it
-    before the first thread is started: existing threads are not confined. Does nothing, and returns
-    [], if the kernel cannot deny new privileges.
+    It can then read files only of its code, libraries and the system, and below `reading`; it can
+    write only below `writing`, to /dev/null and, as a predictor, to the devices of a GPU. Drops
+    most capabilities, and first creates the cache directory that a predictor needs. Call it before
+    the first thread is started: existing threads are not confined. Does nothing, and returns [], if
+    the kernel cannot deny new privileges.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -71,14 +73,15 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
 
 
 def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
-    """Let this thread read files only under `reading`, write only under `writing`, and use no TCP.
+    """Let this thread read and write only `writing`, read only `reading`, and use no TCP.
 
-    See landlock(7). A process under Landlock rules can read neither the memory nor the environment
-    of a process that is not under them, even if both belong to the same user.
+    The rules hold for these files, for all files below these directories, and for threads that are
+    started later: see landlock(7). A process under Landlock rules can read neither the memory nor
+    the environment of a process that is not under them, even if both belong to the same user.
 
     Returns the version of Landlock that the kernel supports, or 0 if the rules are not in force.
-    Versions below 4 do not cover TCP. Files that are already open stay accessible.
-    Paths that do not exist are skipped.
+    Versions below 4 do not cover TCP, and below 6 neither signals nor abstract sockets. Files that
+    are already open stay accessible. Paths that cannot be opened are skipped.
     """
     call = ctypes.CDLL(None, use_errno=True).syscall
     version = int(call(_CREATE, None, 0, 1))
@@ -112,7 +115,10 @@ def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
 
 
 def _make_cache() -> None:
-    """Create the directory that Paddle creates on import; without it, the import fails."""
+    """Create the directory that the import of Paddle needs and could not create any more.
+
+    Does nothing if that fails.
+    """
     with contextlib.suppress(OSError, RuntimeError):
         cache = Path("~/.cache/paddle/dataset").expanduser()
         cache.mkdir(parents=True, exist_ok=True)
@@ -128,7 +134,7 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
 
 
 def _code() -> Iterator[Path]:
-    """Yield the paths of programs and libraries.
+    """Yield the paths that every child may read: programs, libraries and facts about the system.
 
     The directory that contains the package is included only if the package is installed there with
     other libraries (`pip install --user` or `--target`). That of a checkout may contain keys.
@@ -219,7 +225,7 @@ def confine_calls(kind: Confinement) -> list[str]:
     all but those of _IOCTLS, because the GPU may need them. For a codec it also rejects memory
     files (memfd) and every change of processor affinity.
 
-    Returns the measures in force: none without the system's support.
+    Returns ["seccomp"], or [] if the filter cannot be installed.
     """
     known = _ARCHITECTURES.get(platform.machine())
     if known is None:
@@ -279,8 +285,9 @@ def _by_argument(
 ) -> list[Instruction]:
     """Return BPF instructions that check one argument of the system call `number`.
 
-    They return `match` if the argument with this index, masked, is in `values`, else `otherwise`.
-    Only the lower half of the argument is loaded: in these calls the kernel ignores the rest.
+    If the argument with this index, after & `mask`, is in `values`, they end the program with
+    `match`, else with `otherwise`. For other system calls, the program goes on behind them. Only
+    the lower half of the argument is loaded: in these calls the kernel ignores the rest.
     """
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     load = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_AND, 0, 0, mask)]

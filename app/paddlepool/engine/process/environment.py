@@ -11,6 +11,7 @@ from paddlepool.contracts.resources import LIBRARY_SWITCHES
 from paddlepool.engine.process.confinement import Confinement
 from paddlepool.engine.process.suspension import Suspension
 
+# Names, and prefixes of names, of the environment variables that a child inherits.
 NAMES = frozenset(
     ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH",
      "LD_PRELOAD", "GLIBC_TUNABLES", "CPU_NUM", "XDG_CACHE_HOME")
@@ -30,12 +31,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 class Limits:
     """Limits of a child process.
 
-    `address_space`, in bytes, is RLIMIT_AS, set after the child's imports. `environment` is added
-    to the result of child_environment(). With a `suspension`, the child runs only in its turns
-    while that is held, and its timeouts are paused. An `idle` child runs only on processors that
-    no other process needs. A child with a `confinement` may also read below `reading` and write
-    below `writing`. Its system calls are confined before its target is opened; if
-    `starts_programs`, only afterwards, because opening the target starts programs.
+    `address_space`, in bytes, is RLIMIT_AS, set after the target is opened. `nice` is added to the
+    child's niceness when it begins to serve. `environment` is passed to child_environment(). While
+    a `suspension` is held, the child runs only in short turns, and its timeouts are paused. An
+    `idle` child runs only on processors that no other process needs. A child with a `confinement`
+    may also read below `reading` and write below `writing`. Its system calls are confined before
+    its target is opened; if `starts_programs`, only afterwards, because opening the target starts
+    programs.
     """
 
     address_space: int | None = None
@@ -53,7 +55,8 @@ def child_environment(added: Mapping[str, str]) -> dict[str, str]:
     """Return a child's environment: this process's variables in NAMES or PREFIXES, and `added`.
 
     Children open untrusted bytes, so they get no API keys and no settings (PADDLEPOOL_…). HOME is
-    always set. Unless `added` says otherwise, OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1.
+    always set. OMP_NUM_THREADS and OPENBLAS_NUM_THREADS are 1, whatever this process has. `added`
+    overrides all of these.
     """
     passed = {
         name: value
@@ -64,7 +67,7 @@ def child_environment(added: Mapping[str, str]) -> dict[str, str]:
 
 
 def _home() -> str:
-    """Return this user's home; without HOME and an entry in /etc/passwd, the temporary directory.
+    """Return this user's home directory, or the temporary directory if the user has none.
 
     Under confinement, a child cannot read /etc/passwd: Paddle crashes if it has to look there.
     """
@@ -73,7 +76,10 @@ def _home() -> str:
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Set the soft and hard limit to `most`, or to the present hard limit if that is lower."""
+    """Set the soft and hard limit of a resource to `most`, or to its hard limit if that is lower.
+
+    `kind` is a constant of the module `resource`, such as RLIMIT_AS.
+    """
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)

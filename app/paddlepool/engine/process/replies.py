@@ -23,15 +23,15 @@ RAISED_BY_CHILDREN = {
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
 """Checks a reply: receives the request's values, and the reply's values and arrays.
 
-Raises ValueError for a reply that the genuine target never sends, and a PaddlepoolError for one
-that it may send but its caller cannot use. The arrays' dtypes and shapes are fixed, but their
-values may change: the child can still write to their memory."""
+Raises ValueError for a reply that only a compromised target sends, and a PaddlepoolError for one
+that the target may send but its caller cannot use. The arrays' dtypes and shapes are fixed, but
+their values may change: the child can still write to their memory."""
 
 
 class Reply(NamedTuple):
     """A handler's result, with arrays that the caller owns.
 
-    `seconds` are measured in the child and exclude the parent's delay.
+    `seconds` is the duration of the handler's call, measured in the child.
     """
 
     meta: Mapping[str, Any]
@@ -48,9 +48,10 @@ class Message(NamedTuple):
 
 
 def parse_message(text: bytes, *, opening: bool = False) -> Message | Exception:
-    """Return the result of a call, or the error it raised. Raises ValueError for anything else.
+    """Return the result of a call, or the error that it raised. Raises ValueError if malformed.
 
-    With `opening`, the error may be an OSError: the system lacks resources, and opening is retried.
+    Set `opening` for the reply to the first call. Its error may be an OSError: the system lacked
+    resources for opening the target.
     """
     try:
         message = json.loads(text.decode())

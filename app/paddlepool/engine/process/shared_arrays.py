@@ -28,10 +28,11 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class SharedArrays:
-    """One side's view of a memfd. Both sides take turns to use it, and either may grow it.
+    """One process's view of a memfd that it shares with another process.
 
-    The file is sealed against shrinking: otherwise one side could remove a page that the other
-    reads, and cause SIGBUS. Each side maps it again when it has grown.
+    The two take turns to use it, and either may grow it; the other then maps it again. The file is
+    sealed against shrinking: otherwise one process could remove a page that the other reads, and
+    cause SIGBUS.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -41,6 +42,7 @@ class SharedArrays:
 
     @classmethod
     def create(cls, name: str) -> SharedArrays:
+        """Create an empty block; `name` is for debugging. Raises OSError."""
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         return cls(descriptor)
@@ -48,7 +50,8 @@ class SharedArrays:
     def write(self, arrays: Tensors) -> Layout:
         """Copy the arrays into the block and return their layout; grow the file if needed.
 
-        Raises ValueError for more than MAX_BYTES.
+        Overwrites what the block contains. Raises ValueError for more than MAX_BYTES, and OSError
+        if the file cannot grow.
         """
         layout: Layout = []
         offset = 0
@@ -65,10 +68,10 @@ class SharedArrays:
         return layout
 
     def read(self, layout: Sequence[object]) -> Mapping[str, Array]:
-        """Return views into the block, valid until the next write by either side.
+        """Return views into the block, by name, which are valid until either process writes again.
 
-        The layout is not trusted: raises ValueError if it is malformed, has a dtype other than
-        numbers, or exceeds the block.
+        The layout is not trusted. Raises ValueError if it is malformed, has a dtype that is not in
+        NUMBERS, or exceeds the block.
         """
         if not layout:
             return {}
@@ -93,7 +96,10 @@ class SharedArrays:
         return np.ndarray(shape, dtype, self._map, offset)
 
     def trim(self) -> None:
-        """Return the memory of a large block to the system; the other side must not use it now."""
+        """Return the memory of a block of more than KEEP_BYTES to the system.
+
+        Its content is lost, so neither process may use it now. The file keeps its size.
+        """
         status = os.fstat(self.descriptor)
         if status.st_blocks * 512 > KEEP_BYTES:
             with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:
@@ -106,7 +112,10 @@ class SharedArrays:
 
 
 def checked_entry(entry: object, size: int) -> tuple[str, str, tuple[int, ...], int]:
-    """Return name, dtype, shape and offset of an array within `size` bytes. Raises ValueError."""
+    """Return name, dtype, shape and offset of an array, from one entry of a layout.
+
+    Raises ValueError if the entry is malformed or the array ends beyond `size` bytes.
+    """
     if not isinstance(entry, list | tuple) or len(entry) != 4:
         raise ValueError("an array's layout must have four parts")
     name, dtype, shape, offset = entry

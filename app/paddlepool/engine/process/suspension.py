@@ -10,9 +10,10 @@ import time
 class Suspension:
     """Processes that are stopped (SIGSTOP) while the suspension is held. Thread-safe.
 
-    `holds` counts the calls of hold(). A run was not interrupted if `held` was false when it began
-    and `holds` did not change during it. `slice_seconds` is the duration of run_briefly(), and
-    `pause_seconds` the time that its callers wait before each call.
+    It is held from hold() until release(). `holds` counts the calls of hold(). A run was not
+    interrupted if `held` was false when it began and `holds` did not change during it.
+    `slice_seconds` is the duration of run_briefly(), and `pause_seconds` the time that its callers
+    wait before each call.
     """
 
     def __init__(self, *, slice_seconds: float = 0.0, pause_seconds: float = 0.1) -> None:
@@ -32,11 +33,13 @@ class Suspension:
             self._send(signal.SIGSTOP, *self._processes)
 
     def release(self) -> None:
+        """Let all processes continue."""
         with self._lock:
             self.held = False
             self._send(signal.SIGCONT, *self._processes)
 
     def add(self, process: subprocess.Popen[bytes]) -> None:
+        """Add a process; stop it if the suspension is held, or kill it after end()."""
         with self._lock:
             self._processes.add(process)
             if self._ended:
@@ -51,9 +54,10 @@ class Suspension:
             self._send(signal.SIGCONT, process)
 
     def run_briefly(self, process: subprocess.Popen[bytes]) -> None:
-        """Let a held process run for `slice_seconds`; blocks meanwhile. Does nothing if that is 0.
+        """Let a stopped process run for `slice_seconds`, and block meanwhile.
 
-        Called again and again, it makes the process finish even if the suspension stays held.
+        Does nothing if that is 0. With repeated calls, the process finishes its work even if the
+        suspension stays held.
         """
         if not self._slice_seconds:
             return

@@ -40,6 +40,12 @@ Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[st
 
 
 def main(arguments: Sequence[str]) -> None:
+    """Handle calls until the parent closes its end of the socket.
+
+    `arguments` are numbers of inherited descriptors: the socket, the read end of a pipe that the
+    parent keeps open, and for each slot the memory of its requests and of its replies. The first
+    call opens the target. The kernel kills this process when the parent ends.
+    """
     wire_fd, lifeline, *blocks = map(int, arguments)
     end_with_parent(os.getpid(), lifeline)
     if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
@@ -90,11 +96,11 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Import the target and apply the limits; return the values for the parent, and the handler.
+    """Import the target, call it and apply the limits; return the reply's values and the handler.
 
     Files are confined first, before a library starts a thread. System calls are confined before
-    the target opens anything, or afterwards if opening starts programs. The limit of the address
-    space is set after the opening, because imports need more than calls.
+    the target is called, or afterwards if it starts programs. The limit of the address space is set
+    after the target has returned, because imports need more than calls.
     """
     confinement = Confinement(kind) if (kind := opening["confinement"]) else None
     reading, writing = map(Path, opening["reading"]), map(Path, opening["writing"])
@@ -111,7 +117,10 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
 
 
 def _resource_errno(failure: Exception) -> int | None:
-    """Return the error number if the system lacked resources and a retry may succeed, else None."""
+    """Return the errno of a failure for lack of resources, after which a retry may succeed.
+
+    Returns None for another failure.
+    """
     if isinstance(failure, MemoryError):
         return errno.ENOMEM
     transient = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -119,7 +128,7 @@ def _resource_errno(failure: Exception) -> int | None:
 
 
 def _describe(failure: Exception) -> Mapping[str, str]:
-    """Describe an error of a library; only `library_text` may quote a client's input."""
+    """Return the parts of a BackendError; only `library_text` may quote a client's input."""
     frames = traceback.extract_tb(failure.__traceback__)[-6:]
     where = ", ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
     name = type(failure).__name__
@@ -138,10 +147,10 @@ def _ignore_signals() -> None:
 
 
 def _leave_terminal() -> None:
-    """Give up the controlling terminal, into which a process may inject input.
+    """Give up the controlling terminal, into which this process could inject input.
 
-    A new session would do that, too, but Linux may divide processor time between sessions
-    (autogroup), and niceness counts only within one session.
+    A new session would do that, too. But Linux may divide processor time between sessions
+    (autogroup), and niceness would then count only within a session.
     """
     with contextlib.suppress(OSError):  # no terminal, or no access to it
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
@@ -152,9 +161,9 @@ def _leave_terminal() -> None:
 def end_with_parent(process_id: int, lifeline: int) -> None:
     """Make the kernel kill a process when the parent's end of the pipe closes.
 
-    The process must hold the other end, `lifeline`. This works during a native call and while the
-    process is stopped. The parent death signal cannot be used: it is sent when the *thread* that
-    started the process ends.
+    `lifeline` is the read end, which the process must have open. This works during a native call
+    and while the process is stopped. The parent death signal cannot be used: it is sent when the
+    *thread* that started the process ends.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, process_id)
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
