@@ -10,12 +10,12 @@ from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.models.repository.config import ModelConfig
 
 PADDED_BYTES = 64 << 20
-"""Tensors that have more bytes after padding may at most double in size. Without this limit, a
-small request with a size of 1 on a ragged axis could take `step` times its bytes of memory."""
+"""Bytes up to which tensors may be padded; above, they may at most double in size. Without this
+limit, a small request with a size of 1 on a ragged axis could take `step` times its bytes."""
 
 
 def free_axes(inputs: Sequence[TensorSpec]) -> dict[str, tuple[str, int]]:
-    """Map the name of each free axis in config.toml, such as `x.1`, to its input and number."""
+    """Map each free axis, by its name in config.toml such as `x.1`, to its input and number."""
     return {
         f"{spec.name}.{axis}": (spec.name, axis)
         for spec in inputs
@@ -25,10 +25,10 @@ def free_axes(inputs: Sequence[TensorSpec]) -> dict[str, tuple[str, int]]:
 
 
 class EqualAxes:
-    """Input axes that must have the same size in a request, such as a text's ids and its mask.
+    """Input axes that must have the same size in a request, such as those of a text's ids and mask.
 
-    `groups` lists axes by their names, `input.number`. Not every framework checks the sizes: one
-    reads past the end of the shorter tensor and raises no error.
+    Each of the `groups` lists such axes by their names, `input.number`. Not every framework checks
+    the sizes: one reads past the end of the shorter tensor and raises no error.
     """
 
     def __init__(self, groups: Sequence[Sequence[str]], inputs: Sequence[TensorSpec]) -> None:
@@ -87,7 +87,7 @@ class RaggedAxes:
                 )
 
     def padded_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of an input after padding; `shape` need not fit the model."""
+        """Return the shape of the input `name` after padding; `shape` need not fit the model."""
         if name not in self._steps:
             return shape
         sizes = list(shape)
@@ -97,7 +97,7 @@ class RaggedAxes:
         return tuple(sizes)
 
     def nbytes(self, tensors: Tensors) -> int:
-        """Return the bytes of tensors after padding; they need not fit the model."""
+        """Return the total bytes of tensors after padding; they need not fit the model."""
         return sum(
             [
                 math.prod(self.padded_shape(name, array.shape)) * array.dtype.itemsize
@@ -122,8 +122,8 @@ class RaggedAxes:
     def pad(self, tensors: Tensors) -> Tensors:
         """Return the tensors, padded; an array that needs no padding is not copied.
 
-        The tensors must fit the model. Raises InvalidTensor if a size exceeds its maximum, or if
-        padding takes too much memory (PADDED_BYTES).
+        The tensors must fit the model. Raises InvalidTensor if a size exceeds the maximum of its
+        axis, or if padding more than doubles the tensors, to more than PADDED_BYTES.
         """
         if not self._steps:
             return tensors

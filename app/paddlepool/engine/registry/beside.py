@@ -19,9 +19,9 @@ class _Open:
 
 
 class Beside:
-    """At most one open version of each model. Belongs to the event loop.
+    """Keeps at most one open version of each model beside the one that serves.
 
-    `retire` drains and closes a version.
+    `retire` drains and closes a version. Belongs to the event loop.
     """
 
     def __init__(self, retire: Callable[[ServedModel], Awaitable[None]]) -> None:
@@ -30,9 +30,10 @@ class Beside:
         self._closing: set[asyncio.Task[None]] = set()
 
     def answers(self, name: str) -> ServedModel | None:
-        """Return the version beside if it answers this request, by a hash of the request's id.
+        """Return the open version of a model if it shall answer the current request, else None.
 
-        A request that is sent again with the same id is answered by the same version.
+        It answers its fraction of the requests while it is ready. A hash of the request's id
+        decides, so a request that is sent again with the same id gets the same version.
         """
         beside = self._open.get(name)
         if beside is None or not beside.fraction or not beside.model.ready():
@@ -41,12 +42,15 @@ class Beside:
         return beside.model if share < beside.fraction * SHARES else None
 
     def get(self, name: str) -> ServedModel | None:
-        """Return the version beside, whether or not it answers requests."""
+        """Return the open version of a model, or None."""
         beside = self._open.get(name)
         return None if beside is None else beside.model
 
     async def put(self, model: ServedModel, *, fraction: float = 0.0, seconds: float = 0.0) -> None:
-        """Keep a version open; it answers this fraction of requests, for `seconds` if not 0."""
+        """Keep a version open, in place of the one of its model before, which is closed.
+
+        It answers this fraction of the requests. After `seconds` it is closed, if they are not 0.
+        """
         await self.close(model.name)
         timer = None
         if seconds:
@@ -55,7 +59,7 @@ class Beside:
         self._open[model.name] = _Open(model, fraction, timer)
 
     def take(self, name: str, version: int) -> ServedModel | None:
-        """Return this version if it is open, and leave it to the caller."""
+        """Remove and return this version, which the caller must close; None if it is not open."""
         beside = self._open.get(name)
         if beside is None or beside.model.version != version:
             return None
@@ -65,7 +69,7 @@ class Beside:
         return beside.model
 
     async def close(self, name: str) -> None:
-        """Close the version beside, if there is one, when its requests have ended."""
+        """Remove the open version of a model, if there is one; drain and close it."""
         beside = self._open.get(name)
         if beside is not None and (model := self.take(name, beside.model.version)) is not None:
             await self._retire(model)
@@ -76,7 +80,7 @@ class Beside:
         task.add_done_callback(self._closing.discard)
 
     async def close_all(self) -> None:
-        """End every version at once."""
+        """Close every version without draining it."""
         opened, self._open = self._open, {}
         for beside in opened.values():
             if beside.timer is not None:

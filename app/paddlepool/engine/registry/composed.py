@@ -42,15 +42,17 @@ from paddlepool.models.repository.selftest import RUN_SECONDS
 log = logging.getLogger(__name__)
 
 MARGIN = 0.75
-"""A request is admitted if its estimate is at most this part of its time. The estimate is off by a
-fifth when other programs take the processors, and a late request has wasted its first runs."""
+"""A request is admitted if its estimated seconds are at most this part of those until its deadline.
+The estimate is off by a fifth when other programs use the processors, and a request that is late
+has wasted its first runs."""
 
 
 class ComposedModel(Leased):
     """A version of a composed model on one fixed set of served versions, which it leases.
 
     **Invariant**: its parts never change. When one of them is replaced, the registry builds another
-    ComposedModel on the new set, tests it, and swaps part and composed model in one step.
+    ComposedModel on the new set, tests it, and swaps part and composed model in one step. Belongs
+    to the event loop.
     """
 
     def __init__(
@@ -110,10 +112,11 @@ class ComposedModel(Leased):
 
     @contextlib.contextmanager
     def reserve(self, context: ModelContext) -> Iterator[Reservation]:
-        """Hold a place for a request until its end; yields the place of its first job.
+        """Count a request until the end of the block; yield the place of its first job.
 
-        A request is admitted once, for all of its parts. Raises InvalidParameter (group),
-        ModelNotReady, and Overloaded if too many requests wait or this one would be late.
+        Sets `admitted` of the context: a request is admitted once, for all of its parts. Raises
+        InvalidParameter (group), ModelNotReady, and Overloaded if too many requests wait, this one
+        would be late, or a group may not start now.
         """
         caller = CALLER.get().name
         self._check_room_and_time(context, caller)
@@ -130,10 +133,11 @@ class ComposedModel(Leased):
         """Raise Overloaded if too many requests wait, or the wait exceeds MARGIN of the time left.
 
         Also raises the errors of ServedModel.load_of(). The wait is not checked while no other
-        request waits. The limit on requests is the number of jobs that the first part's group may
-        hold, and twice that for a caller that has no request yet. The estimated wait is a sum over
-        the parts. Each part adds the seconds of its queued and running jobs, and the usual seconds
-        of this request and of the requests ahead that have not reached the part yet.
+        request is admitted. The limit on admitted requests is the number of jobs that the first
+        part's group may hold, and twice that for a caller that has no request yet. The estimated
+        wait is a sum over the parts. Each part adds the seconds of its queued and running jobs, and
+        the usual seconds of this request and of the requests ahead that have not reached the part
+        yet, divided by its number of processes.
         """
         callers = Counter(self._requests.values())
         ahead = turns_ahead(callers, caller)
@@ -160,7 +164,10 @@ class ComposedModel(Leased):
             raise too_slow(wait, left, retry_after=wait)
 
     def record(self, completed: Mapping[str, CompletedRuns]) -> None:
-        """Update the average seconds that each part works on a request, from an answered one."""
+        """Update the average seconds that each part works on a request.
+
+        `completed` has the runs of an answered request, by part.
+        """
         for part, runs in completed.items():
             seconds = sum(
                 result.infer_seconds * rows / result.batch_rows
@@ -169,17 +176,17 @@ class ComposedModel(Leased):
             self._work[part] = moving_average(self._work.get(part), seconds)
 
     async def build(self, build_pipeline: BuildPipeline) -> None:
-        """Build the pipeline. Raises ConfigError if the task uses one model only."""
+        """Build the pipeline. Raises ConfigError, also if the task uses one model only."""
         pipeline = await build_pipeline(self.info)
         if not isinstance(pipeline, ComposedPipeline):
             raise ConfigError(f"{self.name}: the task {self.config.pipeline} uses one model only")
         self.pipeline = pipeline
 
     async def tested(self) -> None:
-        """Return when the sample request has got the right answer once; the first call sends it.
+        """Return when test() has succeeded once; the first call starts it.
 
-        The test continues if the caller is cancelled; if it fails, the next call repeats it. Raises
-        the errors of test().
+        The test continues if the caller is cancelled. If it fails, its error is raised, and the
+        next call repeats it.
         """
         if self._test is None:
             # A context of its own: the sample is not counted in the quota of a caller.
@@ -195,8 +202,8 @@ class ComposedModel(Leased):
     async def test(self) -> None:
         """Answer the sample request of this version, and check the answer.
 
-        Raises ManifestError if the sample cannot be read, and BackendError if the request fails or
-        its answer is wrong.
+        Raises ManifestError if the sample or the expected answer cannot be read, and BackendError
+        if the request fails or its answer is wrong.
         """
         sample, expected = await in_thread(f"{self.name} sample", self._read_sample)
         try:
@@ -209,7 +216,11 @@ class ComposedModel(Leased):
             raise BackendError(reason) from error
 
     async def answer(self, sample: bytes, group: str | None = None) -> Any:
-        """Run a sample request; return its answer as JSON values. Raises PaddlepoolError."""
+        """Run a sample request, without admission; return its answer as JSON values.
+
+        `group` selects groups as in parts_with(). Raises the errors of the pipeline, ModelNotReady
+        if it is not built, and DeadlineExceeded after RUN_SECONDS.
+        """
         pipeline = self._built_pipeline()
         deadline = self._clock() + RUN_SECONDS
         context = ModelContext(deadline=deadline, parts=self.parts_with(group), admitted=True)
@@ -254,7 +265,7 @@ class ComposedModel(Leased):
         return all(part.ready() for part in self.parts.values())
 
     async def close(self) -> None:
-        """End the leases of the parts, and the pipeline."""
+        """Close the pipeline and end the leases of the parts. Call it once."""
         if self.pipeline is not None:
             self.pipeline.close()
         for part in self.parts.values():
@@ -262,7 +273,7 @@ class ComposedModel(Leased):
 
 
 def single(served: ServedModel | ComposedModel) -> ServedModel:
-    """Return a model that takes tensors. Raises InvalidParameter for a composed one."""
+    """Return the model itself if it takes tensors. Raises InvalidParameter if it is composed."""
     if isinstance(served, ComposedModel):
         raise InvalidParameter(
             f"model {served.name!r} is composed of {', '.join(served.config.parts.values())} and "

@@ -1,4 +1,4 @@
-"""Builds composed models on the versions of their parts that are served."""
+"""Opens composed models on the served versions of their parts."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,19 +12,20 @@ from paddlepool.models.repository.layout import ComposedFiles
 
 AnyModel = ServedModel | ComposedModel
 Newest = Mapping[str, AnyModel | None]
-"""The newest version of a model, by its name; None if no version is left."""
+"""Maps names of models to the version that is newest after a change; None if no version is left."""
 
 
 def composed_itself(part: str, name: str) -> ConfigError:
-    """Return the error about a part whose model, `name`, is itself composed."""
+    """Return the error about a part of a composed model whose model, `name`, is itself composed."""
     return ConfigError(f"its part {part}, model {name}, is composed itself")
 
 
 class Composer:
-    """Opens composed models for a registry. `newest` returns the newest served version of a model.
+    """Opens composed models for a registry.
 
-    `failed` has the composed models that are not served because opening them failed, with the names
-    of the models of their parts: a change of one of these is a reason to try again.
+    `newest` returns the newest served version of a model, or None. `failed` maps the composed
+    models that are not served because opening them failed to the names of the models of their
+    parts: a change of one of these is a reason to try again.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class Composer:
     async def open(self, files: ComposedFiles, instead: Newest) -> ComposedModel:
         """Build a composed model on the newest versions of its parts, and test it.
 
-        The test is left to the model's first request if `instead` is empty and a part starts on
-        demand. `instead` maps the names of models to versions that are about to replace the served
-        ones; None means that the model will not be served. While no version of the composed model
-        is served, its name is in `failed` until this call succeeds. Raises ConfigError if a part is
-        not served or is composed itself, and the errors of build() and test() of ComposedModel.
+        `instead` maps the names of models to versions that are about to replace the served ones;
+        None means that the model will not be served. The test is left to the first request if
+        `instead` is empty and a part starts on demand. If no version of the composed model is
+        served, its name is added to `failed`, and removed when this call succeeds. Raises
+        ConfigError if a part is not served or is composed itself, and the errors of build() and
+        test() of ComposedModel.
         """
         if self._newest(files.name) is None:  # until it is open
             self.failed[files.name] = frozenset(files.config.parts.values())
@@ -64,7 +66,7 @@ class Composer:
         return model
 
     def _part(self, files: ComposedFiles, part: str, instead: Newest) -> ServedModel:
-        """Return the version for a part: that of `instead`, else the newest that is served.
+        """Return the version for `part`: that in `instead`, else the newest that is served.
 
         Raises ConfigError if there is none or it is composed.
         """
@@ -85,8 +87,9 @@ class Composer:
     ) -> ComposedModel | None:
         """Build a composed model again, with `part` as the version of the model `name`.
 
-        If that fails, raises BackendError if the composed model is `required`; else adds it to
-        `failed` and returns None.
+        `part` is None if the model `name` will not be served. If that fails with a PaddlepoolError,
+        raises BackendError if the composed model is `required`; otherwise adds it to `failed` and
+        returns None.
         """
         files, instead = model.files, {name: part}
         try:

@@ -4,9 +4,9 @@ import asyncio
 
 
 class Leased:
-    """A model version that requests hold while they use it; `leases` is how many do now.
+    """A model version that requests hold while they use it; `leases` counts the requests.
 
-    Belongs to the event loop.
+    Each acquire() needs one release(). Belongs to the event loop.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,10 @@ class Leased:
             self._unleased.set()
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until no request holds this version; False if one still does after `timeout` s."""
+        """Wait until no request holds this version, up to `timeout` seconds.
+
+        Returns False if one still holds it then.
+        """
         try:
             async with asyncio.timeout(timeout):
                 return await self._unleased.wait()

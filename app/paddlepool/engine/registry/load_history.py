@@ -19,10 +19,10 @@ Key = tuple[str, int | None]
 
 
 class LoadHistory:
-    """Remembers for each version whether it is being loaded and why it last failed.
+    """Remembers for each version whether it is being loaded and why loading it last failed.
 
-    If a model as a whole cannot be loaded, that reason applies to each of its versions. index() and
-    knows() may be called in any thread.
+    If a model as a whole cannot be loaded, that reason applies to each of its versions. Belongs to
+    the event loop; index() and knows() may be called in any thread.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class LoadHistory:
     def attempt(self, name: str, version: int | None) -> Iterator[None]:
         """Mark a version as LOADING during the block; store the reason if the block raises.
 
-        A PaddlepoolError is logged. The reason of an earlier failure is forgotten in any case.
+        A PaddlepoolError is also logged. The reason of an earlier failure is forgotten at the end.
         """
         key = (name, version)
         self._loading.add(key)
@@ -61,24 +61,33 @@ class LoadHistory:
                 self._failures[key] = reason
 
     def failed(self, name: str) -> frozenset[int | None]:
-        """The versions of this model that have failed to load; None stands for all of them."""
+        """Return the versions of this model that failed when last loaded.
+
+        None among them means that the model as a whole failed.
+        """
         return frozenset(version for model, version in self._failures if model == name)
 
     def knows(self, name: str, version: int | None) -> bool:
-        """Whether this version (any version if None) is being loaded or has failed to load."""
+        """Whether this version is being loaded or failed when last loaded.
+
+        For None: whether that is true of any version of the model, or of the model as a whole.
+        """
         known = {*self._loading, *self._failures}
         as_a_whole = (name, None) in self._failures and version in self._considered.get(name, ())
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
     def consider(self, name: str, versions: Iterable[int]) -> None:
-        """Set the versions that are considered now, and forget why other versions failed."""
+        """Set the versions that a failure of the whole model applies to.
+
+        Forgets why other versions of the model failed.
+        """
         considered = self._considered[name] = frozenset(versions)
         for key in [key for key in self._failures if key[0] == name]:
             if key[1] is not None and key[1] not in considered:
                 del self._failures[key]
 
     def forget(self, name: str) -> None:
-        """Forget a model that is gone or was unloaded."""
+        """Forget all failures of a model that is gone or was unloaded."""
         self.consider(name, ())
         self._failures.pop((name, None), None)
         del self._considered[name]

@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
-    """Return the Choice for a version whose candidates are not measured yet.
+    """Return the Choice of the default group of `config` before candidates are measured.
 
     `reason` is not used if config.toml names the default group.
     """
@@ -60,13 +60,13 @@ def first_choice(config: ModelConfig, *, reason: str = UNDECIDED) -> Choice:
 def warmup_inputs(config: ModelConfig, inputs: tuple[TensorSpec, ...]) -> tuple[Tensors, ...]:
     """Return the tensors of every [[warmup]], smallest first, filled with ones.
 
-    One row is enough: the first run of a shape is slow (oneDNN prepares its primitives, 30-60 ms
-    for the emotion model), but the first full batch of a warm shape costs at most 20 ms more than
-    the next. Each tensor is a view of one number and takes no memory in this process.
+    Each tensor is a view of one number and takes no memory in this process. A [[warmup]] of one row
+    is enough: the first run of a shape is slow (oneDNN prepares its primitives, 30-60 ms for the
+    emotion model), but the first full batch of a warm shape costs at most 20 ms more than the next.
 
-    Ragged axes are padded as in a request; shapes that are equal then run once. Raises ConfigError
-    if names or shapes do not fit the model's inputs, or the tensors of one [[warmup]] have more
-    than WARMUP_BYTES.
+    Ragged axes are padded as in a request; shapes that are then equal are returned once. Raises
+    ConfigError if names or shapes do not fit the model's inputs, a size is above the `max` of a
+    ragged axis, or the tensors of one [[warmup]] have more than WARMUP_BYTES.
     """
     ragged = RaggedAxes(config, inputs)
     runs: dict[tuple[tuple[str, tuple[int, ...]], ...], Tensors] = {}
@@ -107,6 +107,9 @@ class ServedModel(Leased):
     **Invariant**: its files and configuration never change. A reload builds another ServedModel,
     which replaces this one in the registry. Earlier requests still use this one by their leases. It
     is closed when the last lease ends or the time for draining is over.
+
+    Belongs to the event loop; checked(), groups(), statistics() and open_shadow() may be called in
+    any thread.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class ServedModel(Leased):
 
         `choice` overrides the default group of config.toml. `before` is the same version as served
         so far; its statistics and measured effects are carried over. `on_failure` is called with
-        this model if the default group cannot start.
+        this model if an instance of the default group rejects the model.
         """
         super().__init__()
         self.files = files
@@ -167,10 +170,11 @@ class ServedModel(Leased):
         """Open the groups that always run; returns when each instance is tested and warm.
 
         With `default`, also opens a default group that starts on demand. A group whose program or
-        GPU is missing is skipped, unless it is the default group. Use `low_priority` while requests
-        are served; opening then takes longer. Raises ConfigError or BackendError if an instance
-        rejects the model, BackendError if its processes keep crashing, and WorkerCrashed if the
-        version is closed meanwhile.
+        GPU is missing is skipped; if it is the default group, BackendError is raised. Use
+        `low_priority` while requests are served; opening then takes longer. Raises ConfigError or
+        BackendError as soon as an instance rejects the model, BackendError if its processes keep
+        crashing, and WorkerCrashed if the version is closed meanwhile. The other instances may
+        still be opening then.
         """
         groups = [
             group
@@ -187,7 +191,10 @@ class ServedModel(Leased):
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> asyncio.Future[InferResult]:
-        """Check and queue one job's tensors. Raises InvalidTensor and what submit_all() raises."""
+        """Check and queue one job's tensors, which must fit into one run.
+
+        Raises InvalidTensor and the errors of submit_all().
+        """
         [job] = self.checked([inputs])
         if job.rows > self.max_rows:
             raise InvalidTensor(f"{job.rows} rows in one job, limit {self.max_rows}")
@@ -202,11 +209,14 @@ class ServedModel(Leased):
         return [self._checked(inputs) for inputs in jobs]
 
     def nbytes(self, jobs: Sequence[Tensors]) -> int:
-        """Return the bytes that jobs have after padding; they need not be checked."""
+        """Return the total bytes that jobs have after padding; they need not be checked."""
         return sum([self._ragged.nbytes(inputs) for inputs in jobs])
 
     def portion(self, group: str) -> int:
-        """Maximum jobs of one request in the group's queue. Raises InvalidParameter."""
+        """Return the maximum jobs of one request that wait or run in a group at a time.
+
+        Raises InvalidParameter (group).
+        """
         return self._group(group).portion
 
     def submit_all(
@@ -220,19 +230,20 @@ class ServedModel(Leased):
         following: bool = False,
         large: bool = False,
     ) -> list[asyncio.Future[InferResult]]:
-        """Queue all of the jobs, or none.
+        """Queue all of the jobs, or none; return a future for the result of each.
 
-        The first job takes the place of the `reservation`, which then ends. `deadline` is absolute.
-        `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
-        higher priority waits, and is shed first. With `following`, the jobs replace ended jobs of
-        their request, so the only check is that their deadlines have not passed. `large` jobs, of
-        requests with more than portion() jobs, share batches only with each other; these are
-        smaller while other jobs arrive.
+        `group` None means the default group. The first job takes the place of the `reservation`,
+        which then ends. `deadline` is a value of the engine's clock. `priority` 0 is normal and a
+        larger one is less urgent: such a job waits until no job of higher priority waits, and is
+        the first to be dropped. With `following`, the jobs replace ended jobs of their request, so
+        the only check is that the deadline has not passed. `large` jobs, of requests with more than
+        portion() jobs, share batches only with each other; these batches are smaller while other
+        jobs arrive.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady. A future
-        returns the result, or raises DeadlineExceeded, WorkerCrashed, BackendError,
-        ModelOutputInvalid, ModelNotReady (closed) or Overloaded (shed). Cancelling a future removes
-        its job from the queue.
+        may raise DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, ModelNotReady
+        (the version was closed) or Overloaded (the job was dropped). Cancelling a future removes
+        its job from the queue; a job that runs continues to run.
         """
         chosen, now = self._group(group), self._clock()
         queued = [
@@ -260,22 +271,24 @@ class ServedModel(Leased):
             raise
 
     def load_of(self, group: str) -> tuple[int, int, float]:
-        """Return a group's maximum of jobs, its processes, and the seconds until its jobs end.
+        """Return a group's maximum number of jobs, its processes, and the seconds until it is idle.
 
-        Raises InvalidParameter, ModelNotReady, and Overloaded if the group may not start now.
+        The seconds are estimated from the jobs that wait or run now. A default group that starts on
+        demand is started. Raises InvalidParameter (group), ModelNotReady, and Overloaded if the
+        group may not start now.
         """
         chosen = self._group(group)
         return chosen.places, chosen.config.count, chosen.seconds_before()
 
     def statistics(self) -> Statistics:
-        """Return the counters of this version since it was loaded."""
+        """Return the counters since the version was loaded, also with other default groups."""
         return self._statistics.snapshot()
 
     def open_shadow(self, group: str, open_predictor: ports.PredictorFactory) -> Predictor:
-        """Open a tested predictor with a group's configuration; the caller runs and closes it.
+        """Open and test a predictor with a group's configuration; the caller runs and closes it.
 
-        Raises InvalidParameter (group), ConfigError, BackendError, WorkerCrashed, DeadlineExceeded
-        and OSError.
+        It gets no jobs of the group. Blocks. Raises InvalidParameter (group), ConfigError,
+        BackendError, WorkerCrashed, DeadlineExceeded and OSError.
         """
         return self._group(group).open_shadow(open_predictor)
 
@@ -303,11 +316,14 @@ class ServedModel(Leased):
 
     @property
     def running(self) -> bool:
-        """Whether the default group has processes, or they are being started."""
+        """Whether the default group was started: it has processes, or they are being opened."""
         return self._groups[self.config.default_group].status().started
 
     async def close(self) -> None:
-        """End every predictor and the pipeline. Queued jobs fail with ModelNotReady."""
+        """End every predictor and the pipeline, without waiting for leases: see drain().
+
+        Queued jobs fail with ModelNotReady. Runs that do not end soon are aborted.
+        """
         await asyncio.gather(*(group.close() for group in self._groups.values()))
         if self.pipeline is not None:
             self.pipeline.close()
@@ -323,6 +339,10 @@ class ServedModel(Leased):
         return group
 
     def _checked(self, inputs: Tensors) -> CheckedJob:
+        """Check one job and pad its ragged axes. Raises InvalidTensor.
+
+        Names, dtypes and shapes that were valid before are not checked again.
+        """
         shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
         rows_and_key = self._valid.get(shapes)
         rows = self._checked_rows(inputs) if rows_and_key is None else rows_and_key[0]
@@ -339,7 +359,8 @@ class ServedModel(Leased):
     def _checked_rows(self, inputs: Tensors) -> int:
         """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor.
 
-        If the model is not batched, a job counts as one row.
+        If the model is not batched, a job counts as one row. Otherwise it may have as many rows as
+        MAX_PARTS full runs.
         """
         expected = {spec.name for spec in self.inputs}
         if set(inputs) != expected:

@@ -1,4 +1,4 @@
-"""Opens a version with the default group that was chosen before, or the first one that can run."""
+"""Opens a version with its default group, the stored choice, or a group that can run here."""
 
 import logging
 from collections.abc import Callable
@@ -30,18 +30,19 @@ class Opener:
         stored_choice: StoredChoice,
         on_failure: Callable[[ServedModel], None],
     ) -> None:
-        """`on_failure` gets a model when its default group turns out to be unable to start."""
+        """`on_failure` is called with a model if an instance of its default group rejects it."""
         self._context, self._build_pipeline = context, build_pipeline
         self._stored_choice, self._on_failure = stored_choice, on_failure
 
     async def open(
         self, files: ModelFiles, *, low_priority: bool, default: bool = False
     ) -> ServedModel:
-        """Open a version with the stored choice, or the first group that this machine can run.
+        """Open a version with the default group of config.toml.
 
-        Returns when the groups that always run are tested and warm. A default group that starts on
-        demand is taken without a test, unless `default`. Raises ManifestError, ConfigError or
-        BackendError if the version cannot be served.
+        With "auto", that is the stored choice, else the first group, or else another candidate if
+        this machine lacks what the first group needs. Returns when the groups that always run are
+        tested and warm. A default group that starts on demand is not opened unless `default`.
+        Raises ManifestError, ConfigError, BackendError or WorkerCrashed.
         """
         label = f"{files.name}@{files.version}"
         while True:
@@ -58,7 +59,7 @@ class Opener:
     async def _open_chosen(
         self, files: ModelFiles, low_priority: bool, default: bool
     ) -> ServedModel:
-        """Open with the stored choice, or with the first group if the choice cannot start."""
+        """Open a version with the stored choice, or the first group if the choice cannot start."""
         choice = None if files.config.first_group is None else self._stored_choice(files)
         try:
             return await self.start(files, choice, low_priority=low_priority, default=default)
@@ -79,6 +80,7 @@ class Opener:
         default: bool = False,
         before: ServedModel | None = None,
     ) -> ServedModel:
+        """Build a ServedModel and its pipeline, and start() it; close it if that fails."""
         build = partial(
             ServedModel,
             files,

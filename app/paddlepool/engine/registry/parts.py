@@ -14,7 +14,7 @@ from paddlepool.engine.concurrency import gather_or_cancel, in_thread_or_inline
 from paddlepool.engine.queue.job import INLINE_BYTES, ShapeKey
 
 MAX_PARTS = 1024
-"""Maximum runs of one job, which bounds the memory that a request of many tiny rows needs."""
+"""Maximum runs into which one job is divided: the objects of each run take memory."""
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class CheckedJob(NamedTuple):
     key: ShapeKey
 
     def parts(self, max_rows: int) -> list["CheckedJob"]:
-        """Return jobs of at most `max_rows` rows, with views of these tensors."""
+        """Divide the job into jobs of at most `max_rows` rows, with views of its tensors."""
         if self.rows <= max_rows:
             return [self]
         return [
@@ -41,9 +41,10 @@ class CheckedJob(NamedTuple):
 
 
 async def joined(parts: Sequence[Tensors]) -> Tensors:
-    """Return the outputs of a job from those of its parts, in a thread if they are large.
+    """Return the outputs of a divided job from those of its parts, joined along axis 0.
 
-    Raises ModelOutputInvalid if the outputs of the parts differ in more than their rows.
+    More than INLINE_BYTES are joined in a thread. Raises ModelOutputInvalid if the outputs of the
+    parts differ in more than the size of axis 0.
     """
     if sum(array.nbytes for part in parts for array in part.values()) > INLINE_BYTES:
         return await in_thread_or_inline("joining", partial(_joined, parts))
@@ -65,12 +66,12 @@ async def in_portions(
     portion: int,
     submit: Callable[..., list["asyncio.Future[InferResult]"]],
 ) -> list[InferResult]:
-    """Run all jobs, at most `portion` queued or running; the results are in the order of the jobs.
+    """Run all jobs, at most `portion` at a time; return the results in the order of the jobs.
 
-    `submit` is ServedModel.submit_all(), which queues the jobs that it gets. The first `portion`
-    jobs are queued together; after that, each job that ends is replaced by one more, with
-    `following`. If there are more than `portion` jobs, all are `large`. The first failure cancels
-    the others, and errors of `submit` are raised.
+    `submit` is ServedModel.submit_all() with its other arguments filled in. The first `portion`
+    jobs are queued together; then each job that ends is replaced by one more, with `following`. If
+    there are more than `portion` jobs, all are `large`. The first failure is raised and cancels the
+    other jobs, and so does an error of `submit`.
     """
     if len(jobs) <= portion:
         return await gather_or_cancel(submit(jobs))

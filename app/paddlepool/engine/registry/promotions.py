@@ -23,13 +23,16 @@ MAX_TRIALS = 8
 
 
 def promotions_path(state_file: Path | None) -> Path | None:
-    """Return the file beside the one that PADDLEPOOL_STATE_FILE names; None if that is `off`."""
+    """Return the file of Promotions, beside the one that PADDLEPOOL_STATE_FILE names.
+
+    Returns None if nothing is stored: see state_path().
+    """
     path = state_path(state_file)
     return None if path is None else path.with_suffix(".canaries.json")
 
 
 class Serving(BaseModel):
-    """The version that serves since `at` (seconds since 1970), and the one before it."""
+    """The version of a model that serves since `at` (seconds since 1970), and the one before it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +51,7 @@ class _File(BaseModel):
 
 
 class Promotions:
-    """The versions that serve, by model, and the trials, oldest first. Thread-safe.
+    """The versions that serve, by model, and the latest MAX_TRIALS trials of each. Thread-safe.
 
     Changes are written to the file at `path`; with None, or if that fails, they stay in memory.
     Servers may share a file: the latest decision about a model or a trial counts for all of them.
@@ -102,7 +105,7 @@ class Promotions:
         return self._serving.get(model)
 
     def serve(self, model: str, serving: Serving | None) -> None:
-        """Record which version serves; None forgets it."""
+        """Record and write which version of a model serves; None forgets it."""
         with self._lock:
             self._merge()
             others = {name: row for name, row in self._serving.items() if name != model}
@@ -110,7 +113,7 @@ class Promotions:
             self._write()
 
     def trial(self, model: str, version: int, sha256: str) -> Trial | None:
-        """Return the trial of these files of a version."""
+        """Return the trial of a version whose files have this fingerprint, or None."""
         trials = [trial for trial in self.trials(model) if trial.version == version]
         return next((trial for trial in trials if trial.sha256 == sha256), None)
 
@@ -119,14 +122,17 @@ class Promotions:
         return [trial for trial in reversed(self._trials) if trial.model == model]
 
     def put(self, trial: Trial) -> None:
-        """Store a trial in place of the one of the same files."""
+        """Store and write a trial, in place of the one of the same files if there is one."""
         with self._lock:
             self._merge()
             self._replace(trial)
             self._write()
 
     def record(self, trial: Trial, evidence: TrialEvidence, *, write: bool) -> None:
-        """Remember new evidence of a trial, unless it was decided or forgotten meanwhile."""
+        """Store new evidence of a trial, unless it was decided or forgotten meanwhile.
+
+        With `write`, also writes the file, unless other servers have just changed something.
+        """
         with self._lock:
             stored = self.trial(trial.model, trial.version, trial.sha256)
             if stored is not None and stored.state == "testing":
@@ -141,7 +147,10 @@ class Promotions:
         self._trials = [*others, *own[1 - MAX_TRIALS :], trial]
 
     def reason(self, model: str, version: int | None) -> str:
-        """Return why a published version is not served; empty if it has no trial."""
+        """Return why a published version is not served, by its trial.
+
+        Returns "" if it has no trial or was promoted.
+        """
         for trial in self.trials(model):
             if trial.version == version and trial.state != "promoted":
                 return f"canary: {trial.state}{f': {trial.reason}' if trial.reason else ''}"
@@ -176,21 +185,21 @@ class Canaries:
         self._newest: dict[str, Canary] = {}
 
     def all(self) -> tuple[Canary, ...]:
-        """Return them; may be called in any thread."""
+        """Return the new versions; may be called in any thread."""
         return tuple(self._newest.values())
 
     def reason(self, model: str, version: int | None) -> str:
-        """Return why a published version is not served; empty if that is not known."""
+        """Return why a published version is not served; "" if that is not known."""
         for canary in self.all():
             if (canary.name, canary.version) == (model, version) and canary.problem:
                 return f"canary: {canary.problem}"
         return self._promotions.reason(model, version)
 
     def read(self, canary: Canary) -> ServedModel:
-        """Read and verify a version without starting it. Blocks; may be called in any thread.
+        """Read and verify a version without starting a process. Blocks.
 
-        Raises ModelNotFound, ConfigError and ManifestError, and OSError if the system does not let
-        the server read a file.
+        May be called in any thread. Raises ModelNotFound, ConfigError and ManifestError, and
+        OSError if the system does not let the server read a file.
         """
         files = self._repository.read(canary.name, canary.version, low_priority=True)
         return ServedModel(files, context=self._context)
@@ -199,7 +208,11 @@ class Canaries:
         self._newest = {key: canary for key, canary in self._newest.items() if key != name}
 
     async def find(self, name: str, model: ServedModel | ComposedModel) -> None:
-        """Record that `model` serves if its policy is "canary", and look for a newer version."""
+        """Look for a published version that is newer than `model`, which serves now.
+
+        Only for the policy "canary"; then also records that `model` serves, unless a record exists.
+        With another policy, removes the record. Raises ModelNotFound and OSError.
+        """
         self.forget(name)
         serving = self._promotions.serving(name)
         if model.config.version_policy.kind == "canary":

@@ -90,7 +90,7 @@ class ModelRegistry:
 
         Each one replaces its predecessor as soon as it is ready; the predecessor serves until then,
         and is drained and closed afterwards. With `changed`, versions that are served already and
-        are not in `changed` stay as they are.
+        are not in `changed` stay as they are; without it, all are loaded again.
 
         Raises ModelNotFound for an unknown model, ModelNotReady if the registry is closed, and
         ConfigError, ManifestError or BackendError if a version cannot be served: the one that it
@@ -99,8 +99,8 @@ class ModelRegistry:
         cannot be determined, nothing changes. Raises OSError if the system kept a version from
         being read, even if an older version is served.
 
-        Like every change, the load is completed even if its caller is cancelled. Composed models
-        with this part that could not be opened are then tried again.
+        Like every change, the load is completed even if its caller is cancelled. After a load
+        without an error, composed models with this part that failed to open are tried again.
         """
         await self._shielded(self._load_with_dependents(name, changed))
 
@@ -183,9 +183,10 @@ class ModelRegistry:
             return candidates, count, bool(config.parts)
 
     async def open_beside(self, canary: Canary, fraction: float) -> None:
-        """Let a version answer a fraction of the requests, beside the one that serves.
+        """Open a version to answer a fraction of the requests, beside the one that serves.
 
-        Does nothing if another load has begun meanwhile. Raises what load() raises.
+        Closes it if the model was loaded again, or this registry closed, meanwhile. Raises as
+        load() does.
         """
         await self._shielded(self._open_beside(canary, fraction))
 
@@ -218,7 +219,7 @@ class ModelRegistry:
         log.info("%s: version %d is served", model.name, model.version)
 
     async def _keep(self, name: str, wanted: Collection[int]) -> None:
-        """Serve only these versions of a model, and retire the others.
+        """Serve only the `wanted` ones of the served versions of a model, and retire the others.
 
         A composed model that fails with the remaining versions of its part is not served any more.
         """
@@ -272,11 +273,11 @@ class ModelRegistry:
             return await self._opener.open(files, low_priority=low_priority)
 
     async def adopt(self, served: ServedModel, choice: Choice) -> bool:
-        """Serve the same version with another default group, without losing a request.
+        """Serve a version with another default group, that of `choice`, without losing a request.
 
-        Returns False if the version has been replaced or unloaded meanwhile. Raises ConfigError or
-        BackendError if the group cannot start, ManifestError, and ModelNotReady if the registry is
-        closed.
+        Returns False if the version has been replaced or unloaded meanwhile. Raises ConfigError,
+        ManifestError, WorkerCrashed, BackendError (also if a composed model fails with the group),
+        and ModelNotReady if the registry is closed.
         """
         return await self._shielded(self._adopt(served, choice))
 
@@ -290,7 +291,7 @@ class ModelRegistry:
         return True
 
     def _reopen(self, failed: ServedModel) -> None:
-        """Look for another first group if that of a model with "auto" cannot start on demand."""
+        """Open a model with another default group if "auto" has chosen one that cannot start."""
         if failed.choice.group == failed.files.config.first_group and failed in self.served():
             self._task(self._reopened(failed))
 
@@ -402,7 +403,7 @@ class ModelRegistry:
 
     @contextlib.contextmanager
     def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
-        """Hold one version during a request: the named one, else the newest, a ready one if any.
+        """Hold a version, as acquire() chooses it, during the block.
 
         Raises ModelNotFound, ModelNotReady, and InvalidParameter for a composed model.
         """
@@ -413,11 +414,11 @@ class ModelRegistry:
             model.release()
 
     def acquire(self, name: str, version: int | None = None, *, spread: bool = False) -> AnyModel:
-        """Return a leased version, as lease() does; the caller must call its release().
+        """Lease and return a version: this one, else the newest ready one, else the newest one.
 
-        With `spread`, a new version on trial answers its fraction of the requests. A version is
-        leased even if it is not ready; submitting a job to it then raises an error. Raises
-        ModelNotFound and ModelNotReady.
+        The caller must release() it. If it is not ready, submitting a job to it raises an error.
+        With `spread` and no `version`, a new version on trial gets its fraction of the requests.
+        Raises ModelNotFound, and ModelNotReady if it is being loaded or could not be loaded.
         """
         versions = self._models.get(name, {})
         if version is not None:
@@ -437,7 +438,7 @@ class ModelRegistry:
         raise ModelNotFound("no model of this name and version is served")
 
     def all_served(self) -> tuple[AnyModel, ...]:
-        """Return the versions served now, by name, newest first; for requests use lease()."""
+        """Return the versions served now, by name, newest first; for requests use acquire()."""
         models = self._models
         return tuple(model for name in sorted(models) for model in models[name].values())
 
@@ -454,12 +455,12 @@ class ModelRegistry:
         return next((m for m in self.all_served() if (m.name, m.version) == (name, version)), None)
 
     def find_composed(self, name: str, version: int | None) -> ComposedModel | None:
-        """Return this version, by default the newest, of a composed model, or None; for display."""
+        """Return this version of a composed model, its newest if None; None if it is not served."""
         versions = [model for model in self.composed() if model.name == name]
         return next((model for model in versions if version in (None, model.version)), None)
 
     def index(self) -> tuple[ModelStatus, ...]:
-        """Return the status of each version on disk or in memory, by model, the newest first."""
+        """Return the status of each version on disk or in memory, by model, newest first."""
         published: dict[str, tuple[int, ...]] = {}
         unsealed: dict[str, tuple[int, ...]] = {}
         with contextlib.suppress(PaddlepoolError):
@@ -475,7 +476,7 @@ class ModelRegistry:
         )
 
     def ready(self, name: str | None = None) -> bool:
-        """Whether this model, or every model of wanted(), accepts jobs; False if there is none."""
+        """Whether a version of this model, or of each one in wanted(), accepts jobs."""
         wanted = [name] if name is not None else self.wanted()
         models = self._models
         return bool(wanted) and all(
@@ -483,10 +484,7 @@ class ModelRegistry:
         )
 
     def wanted(self) -> tuple[str, ...]:
-        """Return the models that should be served.
-
-        These are the models found at the start or loaded later, except those that were unloaded.
-        """
+        """Return the models found at the start or loaded later, except those that were unloaded."""
         return tuple(sorted(self._wanted))
 
     def budget(self) -> ThreadBudget:

@@ -20,7 +20,7 @@ LARGE_TENSORS = 4 << 20
 
 
 class PartOfRequest(NamedTuple):
-    """The version that serves a part, and the instance group that this request uses."""
+    """The model version that one request uses for a part, and the instance group."""
 
     served: ServedModel
     group: str
@@ -28,11 +28,11 @@ class PartOfRequest(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class CompletedRuns:
-    """What is known of the runs of a request on one part.
+    """The runs of a request on one part that have ended.
 
-    A request may call infer() many times, so only one run keeps its tensors: `inputs` and `outputs`
-    are those of a run that is drawn at random. The `results` have no outputs; `rows` has the number
-    of rows of each.
+    `rows` and `results` have an entry for each run. The results have no outputs: a request may call
+    infer() many times, so only one run, drawn at random, keeps its tensors as `inputs` and
+    `outputs`.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -46,7 +46,10 @@ class CompletedRuns:
         results: Sequence[InferResult],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """Add the runs of a call, and remove the outputs from their results."""
+        """Add the runs of one infer(), and remove the outputs from their `results`.
+
+        `draw` returns a random number from 0 to below 1.
+        """
         self.rows += [run.rows for run in runs]
         self.results += results
         drawn = int(draw() * len(self.rows))
@@ -61,8 +64,8 @@ class ModelContext(RequestContext):
     """Runs the jobs of one request on leased model versions and records their results.
 
     The first job takes the place of the `reservation`. The queue checks only deadlines if the
-    request is `admitted` as a whole, or once a call has returned. `started` are the parts that have
-    had a job.
+    request is `admitted` as a whole, or after the first infer() has returned. `started` has the
+    parts that have got a job, and `completed` their runs that have ended.
     """
 
     parts: Mapping[str, PartOfRequest]
@@ -80,9 +83,9 @@ class ModelContext(RequestContext):
         return await self.run(await in_thread_or_inline("checking", check), part=part)
 
     async def run(self, jobs: Sequence[CheckedJob], *, part: str = WHOLE) -> list[Tensors]:
-        """Run checked jobs and return their outputs, in order. Raises like infer().
+        """Run checked jobs and return their outputs, in order. Raises the errors of infer().
 
-        Jobs run in parallel, so the seconds of a stage are those of its slowest job.
+        Jobs run in parallel, so the slowest job's seconds are added to each stage.
         """
         if not jobs:
             return []

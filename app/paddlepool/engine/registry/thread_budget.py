@@ -13,14 +13,14 @@ MIN_THREADS_LIMIT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadBudget:
-    """The most threads that one model uses, and the available cores, which may be fractional."""
+    """The threads of the model that uses most, and the available cores, which may be fractional."""
 
     threads: int
     cores: float
 
     @property
     def warning(self) -> str | None:
-        """A sentence if one model's predictors will wait for each other, else None."""
+        """A sentence for the log if the model uses more threads than there are cores, else None."""
         if self.threads <= math.ceil(self.cores):
             return None
         return (
@@ -30,11 +30,12 @@ class ThreadBudget:
 
 
 def thread_budget(configs: Collection[ModelConfig], *, cores: float) -> ThreadBudget:
-    """Return the budget of the model whose groups together use the most threads.
+    """Return the ThreadBudget of the model whose groups together use the most threads.
 
     Threads of different models are not added up: each model is sized for the whole machine, and the
     models that have requests at the same time share the cores. Groups that start on demand do not
-    count, except the default group: they exist for comparison, not to serve together with others.
+    count, because they exist for comparison; an exception is the default group. See
+    ModelConfig.threads().
     """
     threads = max((config.threads() for config in configs), default=0)
     return ThreadBudget(threads=threads, cores=cores)

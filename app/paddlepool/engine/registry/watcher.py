@@ -25,14 +25,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """State of one model on disk: its config.toml and the manifest of each version."""
+    """Stamps of one model's files: of its config.toml, and of the manifest of each version."""
 
     config: Stamp = None
     versions: Mapping[int, Stamp] = field(default_factory=dict)
 
 
 class RepositoryWatcher:
-    """Loads each change of the repository once.
+    """Makes the registry load each change of the repository once. Belongs to the event loop.
 
     What failed is retried after another change, or, if an OSError was the cause, at the next poll.
 
@@ -40,11 +40,11 @@ class RepositoryWatcher:
     acts when two polls in a row have found the same state: a file that is written in place is empty
     for a moment, and an empty config.toml is valid.
 
-    **Invariant**: the state at the time when the watcher is built counts as seen.
+    **Invariant**: the state at the time when the watcher is built counts as loaded: see load_all().
     """
 
     def __init__(self, repository: ModelRepository, registry: ModelRegistry) -> None:
-        """Record the current state; none if the repository cannot be read."""
+        """Read the current state of the repository; if it cannot be read, assume an empty one."""
         self._repository = repository
         self._registry = registry
         self._seen: dict[str, _Seen] = {}
@@ -55,8 +55,8 @@ class RepositoryWatcher:
     async def load_all(self) -> None:
         """Load every model; later polls retry what an OSError prevented.
 
-        Raises ConfigError or OSError if the repository itself cannot be read; polls then load its
-        models.
+        Raises ConfigError or OSError if the repository itself cannot be read; later polls then load
+        its models.
         """
         failed = list(self._seen)
         try:
@@ -66,10 +66,10 @@ class RepositoryWatcher:
                 self._retry(name, self._seen.pop(name, _Seen()), _Seen())
 
     async def run(self, *, every: float, refresh: Callable[[], object] | None = None) -> None:
-        """Poll every `every` seconds until cancelled, and sooner after a change.
+        """Poll every `every` seconds until cancelled, and sooner while a change waits.
 
         `refresh` is called in a thread before each poll; it may add new versions to the repository.
-        Errors are logged and end only one poll.
+        An error of it or of a poll is logged, and the next poll follows as usual.
         """
         pause = every
         while True:
@@ -86,12 +86,12 @@ class RepositoryWatcher:
                 log.exception("the repository cannot be polled")
 
     async def poll(self) -> bool:
-        """Load new and changed models, and retire removed ones.
+        """Load new and changed models, and unload removed ones.
 
-        Applies a change only if the previous poll saw the same state. Returns when these changes
-        are made: True if another one waits for the next poll. A model that cannot be read because
-        of an OSError stays as it is until the next poll. Raises ConfigError if the repository
-        itself cannot be read; nothing is retired then.
+        Applies a change only if the previous poll saw the same state. Returns when the changes are
+        made: True if another one waits for the next poll. Errors of one model are logged. If its
+        cause was an OSError, the next poll tries again. Raises ConfigError or OSError if the
+        repository itself cannot be read; then nothing changes.
         """
         now = await in_thread("repository", self._scan)
         previous, self._previous = self._previous, now
@@ -121,9 +121,10 @@ class RepositoryWatcher:
         return waiting
 
     def _retry(self, name: str, new: _Seen, old: _Seen) -> None:
-        """Let the next poll load the versions that failed, and no version that was loaded.
+        """Let the next poll load the versions of a model that failed, and no others.
 
-        If the model as a whole failed, the next poll loads what differs between `old` and `new`.
+        `old` and `new` are its state before and after the change. If the model as a whole failed,
+        or no version did, the next poll applies the whole change again.
         """
         failed = self._registry.failed(name)
         if not failed or None in failed:
