@@ -12,14 +12,13 @@ UNKNOWN = frozenset(
         "pixel_unshuffle", "searchsorted", "sequence_mask", "stanh", "trace", "trunc",
     ]
 )  # fmt: skip
-
 """Operators that the converter does not know."""
 
 INEXACT = "integers, computed as float32"
 
 
 def _unlike_onnx_norm(operator: Operator) -> bool:
-    """Whether the norm has order 0 or infinity (which PIR writes as None), or no axis."""
+    """Whether a norm has order 0 or infinity (which PIR writes as None), or no axis."""
     order = operator.attributes.get("porder")
     infinite = order in (None, float("inf"), -float("inf"))
     return infinite or order == 0.0 or bool(operator.attributes.get("asvector"))
@@ -80,11 +79,12 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     ),
     **dict.fromkeys(UNKNOWN, (lambda _: True, "not known to the converter")),
 }
-"""Maps an operator's name to a check whether the converter gets it wrong, and the reason."""
+"""Maps an operator's name to a function, which returns whether the converter gets it wrong, and the
+reason."""
 
 
 def unconvertible(operators: Iterable[Operator]) -> list[str]:
-    """Return `name: reason` for each kind of operator that cannot be converted correctly."""
+    """Return `name: reason`, sorted, for each kind of operator that is not converted correctly."""
     operators = list(operators)
     reasons: dict[str, str] = {}
     # Positions in a text are small enough for float32; integers that are outputs may not be.

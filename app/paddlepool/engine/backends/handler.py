@@ -30,7 +30,10 @@ REFUSED = "[ERROR][Paddle2ONNX]"
 
 
 def serve(run: Callable[[Tensors], Sequence[np.ndarray[Any, Any]]]) -> Handler:
-    """Return a child's handler for `run(inputs)`, which returns outputs in manifest order."""
+    """Return a child's handler for `run(inputs)`, which returns outputs in the manifest's order.
+
+    The handler returns the outputs as arrays that are named by their positions: "0", "1", ….
+    """
     return lambda _meta, arrays, _descriptors: (
         {},
         {str(index): output for index, output in enumerate(run(arrays))},
@@ -65,8 +68,9 @@ WITHOUT_BFLOAT16 = frozenset(
 def check_bfloat16(*, supported: bool) -> None:
     """Raise BackendUnavailable if the processor has no fast bfloat16, or a setting forbids it.
 
-    `supported` is what the framework says of the processor. Frameworks do not look at the setting:
-    oneDNN would then fail in the first run without a reason, or be ten times slower.
+    `supported` is what the framework says of the processor. The setting is an environment variable
+    that limits the instructions of oneDNN. Frameworks do not look at it: oneDNN would then fail in
+    the first run without a reason, or be ten times slower.
     """
     limits = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN uses the first one set
     limit = next((name for name in limits if name in os.environ), "")
@@ -81,8 +85,8 @@ def check_bfloat16(*, supported: bool) -> None:
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     """Return the bytes of the ONNX program; convert a Paddle program in a process of its own.
 
-    Raises BackendError if it cannot be converted, and OSError if the file cannot be read or the
-    process cannot be started.
+    Raises BackendError if a Paddle program cannot be read or converted, and OSError if the file of
+    an ONNX program cannot be read or the process cannot be started.
     """
     if opening.get("format") == "onnx":
         # Not as a path: a framework could then read weights outside the version's directory.

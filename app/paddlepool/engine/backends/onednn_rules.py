@@ -3,8 +3,10 @@
 Paddle's pass `onednn_placement_pass` moves about sixty kinds of operators to oneDNN, without
 exception. For a program with one of the operators below, the pass is left out. What other passes
 fuse (convolutions, linear layers) then still runs on oneDNN, and all else on Paddle's own kernels.
-A legacy program has no such pass to leave out, and with channels last the fused operators are wrong
-as well: such programs run on Paddle's own kernels alone (docs/decisions/0059).
+
+Two kinds of programs run on Paddle's own kernels alone (docs/decisions/0059): legacy programs with
+such an operator, because they have no such pass to leave out; and programs with channels last, of
+which oneDNN computes the fused operators wrongly as well.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +19,9 @@ LEFT_OUT = (
     "fc_act_onednn_fuse_pass",
     "softplus_activation_onednn_fuse_pass",
 )
-"""Passes that are left out for every program, which costs nothing. The first overwrites inputs that
-are read again. The next two, one for PIR and one for legacy programs, drop one of two activations
-after a linear layer. Paddle 3.2.2 cannot run what the last one writes."""
+"""Passes that are left out for every program, which makes none slower. The first overwrites inputs
+that are read again. The next two, one for PIR and one for legacy programs, drop one of two
+activations after a linear layer. Paddle 3.2.2 cannot run what the last one writes."""
 PLACEMENT = "onednn_placement_pass"
 
 MAX_AXES = 5
@@ -28,9 +30,10 @@ SAME_THRESHOLD = 15.0
 
 
 def _resizes_otherwise(operator: Operator) -> bool:
-    """Whether linear resampling has options that oneDNN lacks, or a scale that may differ.
+    """Whether oneDNN may do this linear resampling differently from Paddle.
 
-    oneDNN lacks `align_corners` and `align_mode` = 1, and computes the scale from the sizes.
+    oneDNN lacks `align_corners` and `align_mode` = 1. It computes the scale from the sizes, so a
+    scale that is no integer, or is known only at run time, may differ.
     """
     attributes = operator.attributes
     option = attributes.get("align_corners") or attributes.get("align_mode") == 1
@@ -39,7 +42,7 @@ def _resizes_otherwise(operator: Operator) -> bool:
 
 
 def _samples_otherwise(operator: Operator) -> bool:
-    """Whether nearest resampling may differ from Paddle's.
+    """Whether oneDNN may do this nearest resampling differently from Paddle.
 
     Paddle rounds down and oneDNN to the nearest centre: results are equal only for integer scales.
     """
@@ -79,11 +82,12 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     "layer_norm": (_normalises_several_axes, "several axes"),
     "pad": (lambda _: True, "padding of every axis"),
 }
-"""Maps an operator's name to a check whether it must not run on oneDNN, and the reason."""
+"""Maps an operator's name to a function, which returns whether it must not run on oneDNN, and the
+reason."""
 
 
 def misplaced(operators: Iterable[Operator]) -> list[str]:
-    """Return `name: reason` for each kind of operator that must not be placed on oneDNN."""
+    """Return `name: reason`, sorted, for each kind of operator that must not run on oneDNN."""
     operators = list(operators)
     one_input = sum(operator.name in ("data", "feed") for operator in operators) == 1
     reasons = {}
@@ -105,7 +109,7 @@ def reversed_layout(operators: Iterable[Operator]) -> bool:
 
 
 def _covers(dividend: Shape | None, divisor: Shape | None, *, one_input: bool) -> bool:
-    """Whether the dividend is never broadcast to the divisor's shape.
+    """Whether the dividend is never broadcast to the divisor's shape; False if a shape is unknown.
 
     Free axes in the same position count as equal if they are the rows (axis 0), or if the
     program has only one input.

@@ -27,7 +27,7 @@ MOVING = frozenset(
         "ShapeOf", "NonZero", "ReverseSequence", "ScatterNDUpdate", "ScatterElementsUpdate",
     ]
 )  # fmt: skip
-"""Operators that return values of their inputs, or positions: the integers become no larger."""
+"""Operators that return values of their inputs, or positions: integers do not become larger."""
 
 REDUCTIONS = ("ReduceL1", "ReduceLogSum", "ReduceLogSumExp")
 """Before opset 18, their axes are an attribute, which OpenVINO ignores."""
@@ -41,7 +41,8 @@ INT8_OPERATORS = (b"QuantizeLinear", b"QLinear", b"ConvInteger", b"MatMulInteger
 
 
 SMALL, FROM_INPUT, COMPUTED = range(3)
-"""Bounds of an integer: a size or position; any value of an input; a result that may be larger."""
+"""How large an integer may be: a size or position; any value of an input; a computed value, which
+may be larger."""
 
 
 def unsuitable(model: Any) -> list[str]:
@@ -65,7 +66,7 @@ def _fixed(model: Any) -> Iterator[str]:
 
 
 def _integer_from_quotient(operator: Any) -> bool:
-    """Whether the operator makes integers of a quotient of floats.
+    """Whether the operator rounds or converts a quotient of floats to integers.
 
     OpenVINO does not divide exactly: 41 / 41 is less than 1 if the divisor is a constant.
     """
@@ -80,9 +81,9 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Yield why OpenVINO would be wrong.
+    """Yield the reasons that lie in values computed from the inputs, which get only 32 bits.
 
-    Float64 values and computed int64 outputs get only 32 bits. Constants and shapes do not count.
+    These are float64 values, and int64 outputs that may be larger than the inputs.
     """
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():
@@ -118,10 +119,9 @@ REPEATING = frozenset(
 def tables(model: Any) -> Mapping[str, int]:
     """Map the name of each input that contains ids to the number of rows of its table.
 
-    The ids are indices of rows; of several tables, the smallest counts. Only tables of a fixed size
-    are included.
-
-    OpenVINO reads zeros for an id that the table lacks; other frameworks raise an error.
+    The ids are those with which a Gather reads rows of a table of fixed size; of several tables,
+    the smallest counts. OpenVINO reads zeros for an id that the table lacks; other frameworks raise
+    an error.
     """
     rows: dict[str, int] = {}
     for op in model.get_ops():
@@ -140,7 +140,7 @@ def tables(model: Any) -> Mapping[str, int]:
 
 
 def lost_axes(program: bytes) -> list[str]:
-    """Return a message for each kind of ONNX reduction whose axes OpenVINO would ignore, if any."""
+    """Return a message for each kind of reduction of an ONNX program whose axes are ignored."""
     if not any(name.encode() in program for name in REDUCTIONS):
         return []
     import onnx
@@ -159,7 +159,7 @@ def lost_axes(program: bytes) -> list[str]:
 
 
 def saturating(program: bytes, model: Any) -> bool:
-    """Whether the program multiplies int8 activations by int8 weights of more than 7 bits."""
+    """Whether the program has int8 activations, and int8 weights that need more than 7 bits."""
     if not any(name in program for name in INT8_OPERATORS):
         return False
     return any(

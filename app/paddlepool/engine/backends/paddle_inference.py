@@ -35,12 +35,15 @@ OPTIONS: dict[str, Any] = {
     "device": "cpu",
     "float16": False,
 }
-"""`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs with fewer rows
+"""The options of the backend paddle_inference, with their defaults.
+
+`onednn` is on in Paddle by default, so false must call disable_mkldnn(). Inputs with fewer rows
 than `onednn_rows` run on Paddle's own kernels, in a second predictor with its own weights: each
 operator of oneDNN costs 10 to 20 µs more, which matters in a small run (docs/decisions/0030).
 `cache_capacity` is the number of input shapes for which oneDNN keeps its prepared primitives. Each
 shape has its own packed weights. With 0, all shapes share one set of weights, and up to SHAPES
-of these shapes are kept. `bfloat16` needs oneDNN and a processor that has it; `float16`, a GPU."""
+shapes are kept. `device` is "cpu" or "gpu". `bfloat16` needs oneDNN and a processor that has it;
+`float16` needs a GPU."""
 
 SHAPES = 128
 """Maximum shapes that a predictor with `cache_capacity = 0` runs before it is created again: oneDNN
@@ -58,8 +61,9 @@ GPU_POOL_MEGABYTES = 256
 def open_predictor(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Load the model and return its handler; called once in the child.
 
-    With `cache_capacity = 0`, the handler ends the process if it finds that the files have changed.
-    Raises ConfigError, BackendError, OSError and the framework's errors.
+    With `cache_capacity = 0`, the handler loads the model again after SHAPES shapes, and ends the
+    process if the files have changed. Raises ConfigError, BackendError, OSError and the framework's
+    errors.
     """
     options = checked_options("paddle_inference", opening["options"], OPTIONS)
     program = Path(opening["directory"], opening["program"])
@@ -131,10 +135,10 @@ def configured(
 ) -> Any:
     """Return the configuration of a predictor; `operators` are those of its program.
 
-    Raises ConfigError for an unknown device and for options that exclude each other, and
-    BackendUnavailable if this machine lacks what the options need, or if oneDNN would compute the
-    model wrongly in bfloat16: Paddle itself would accept these options and run 850 times slower, or
-    crash.
+    Raises ConfigError for an unknown device and for options that exclude each other. Raises
+    BackendUnavailable if this machine lacks what the options need, or if `bfloat16` is set and
+    oneDNN would compute the model wrongly. Paddle itself would accept such options, and run 850
+    times slower or crash.
     """
     directory, params = Path(opening["directory"]), opening["params"]
     config = core.AnalysisConfig(

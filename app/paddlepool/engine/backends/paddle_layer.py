@@ -21,7 +21,7 @@ def open_dygraph(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler
     """Rebuild the network that the manifest names, and return its handler.
 
     Raises ConfigError for any option, BackendError if the manifest names no network, and the errors
-    of build().
+    of build() and load_parameters().
     """
     _prepare("paddle_dygraph", opening)
     description = opening["network"]

@@ -55,6 +55,7 @@ class Operator:
     `used` has one entry for each output: whether another operator reads it. `integer` is true
     if the first output has an integer type. In a legacy program `used` is empty and `integer` is
     false.
+
     `source` is the name of the program's input whose values the operator's first input has,
     perhaps in another shape. It is empty if the operator's first input has other values.
     """
@@ -76,7 +77,8 @@ class Operator:
 def operators_of(program: Path) -> list[Operator]:
     """Return the operators of a program, including those of inner blocks.
 
-    Raises BackendError if the file cannot be read or is not a program.
+    Raises BackendError if the file cannot be read or is not a program. Legacy programs (.pdmodel)
+    need Paddle's package to be installed.
     """
     try:
         if program.suffix == LEGACY:
@@ -207,8 +209,8 @@ NO_PADDING = -1
 def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> Mapping[str, int]:
     """Map the name of each input that contains unchecked ids to the number of rows of its table.
 
-    The ids are indices of rows; of several tables, the smallest counts. With `every`, ids that
-    Paddle checks are included: other frameworks do not check them.
+    The ids are indices of rows of an embedding's table; of several tables, the smallest counts.
+    With `every`, ids that Paddle checks are included: other frameworks do not check them.
     """
     rows: dict[str, int] = {}
     for op in operators:
@@ -221,7 +223,8 @@ def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> M
 def check_ids(inputs: Tensors, tables: Mapping[str, int], *, from_end: bool = False) -> None:
     """Raise BackendError if an input has an id that its table lacks.
 
-    With `from_end`, negative ids count from the table's end, as in ONNX.
+    `tables` maps names of inputs to the rows of their tables. With `from_end`, negative ids count
+    from the table's end, as in ONNX.
     """
     for name, rows in tables.items():
         ids: NDArray[np.integer[Any]] = np.asarray(inputs[name])

@@ -1,8 +1,8 @@
-"""The program that Paddle Inference actually runs, with the time of every operator in it.
+"""Profiles the program that Paddle Inference actually runs: its operators and the time of each.
 
-There are two sources, both from Paddle: the optimised program, which the predictor saves after its
-passes, and the profiler's events of a few runs. They are matched by order: the n-th event of a name
-is the n-th operator of that name. What the executor adds (layout changes) has only an event.
+The operators come from the optimised program, which the predictor saves after its passes. The times
+come from the profiler's events of a few runs. The two are matched by order: the n-th event of a
+name is the n-th operator of that name. What the executor adds (layout changes) has only an event.
 """
 
 import json
@@ -30,10 +30,11 @@ ACTIVATIONS = ("fuse_activation", "activation_type")
 
 
 def open_profile(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Return the handler of a Child whose replies contain a profile of the program as JSON.
+    """Return the handler of a Child, each call of which profiles the program on its arrays.
 
-    The JSON is in the array `profile`. `opening` has directory, program, params, threads and onednn
-    (bool). A call raises BackendError if the program has no parameters or Paddle gives no profile.
+    The reply has the profile as JSON in the array `profile`. `opening` has directory, program,
+    params, threads and onednn (bool). A call raises BackendError if the program has no parameters
+    or Paddle gives no profile, and the errors of operators_of() and configured().
     """
     paddle.disable_signal_handler()
 
@@ -171,9 +172,9 @@ def _timed(
 
 
 def _linked(operators: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Replace each operator's inputs and outputs by `sources`.
+    """Replace each operator's `inputs` and `outputs`, in place, by `sources`; return the list.
 
-    These are the indices of the operators that produce its inputs.
+    The sources are the indices of the operators that produce its inputs.
     """
     makers: dict[int, int] = {}
     for index, operator in enumerate(operators):

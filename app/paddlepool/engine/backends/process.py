@@ -116,11 +116,12 @@ class ProcessPredictor(ChildWorker):
 
 @dataclass(eq=False)
 class ProcessBackend:
-    """Opens predictors: a `PredictorFactory`. `backends` maps each backend to its target.
+    """Opens predictors in child processes: a `PredictorFactory`.
 
-    `held` lists the `paddlepool.engine.process.confinement.MEASURES` in force; None before a
-    predictor is opened. With a `suspension`, all predictors are stopped while it is held, and run
-    only on idle processors: see `paddlepool.engine.process.environment.Limits`.
+    `backends` maps each backend to its target, and `environments` to variables of its processes.
+    `held` lists the `paddlepool.engine.process.confinement.MEASURES` in force for the predictor
+    that was opened last; None before the first. With a `suspension`, all predictors for which no
+    other one is passed are stopped while it is held, and run only on idle processors.
     """
 
     backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)
@@ -135,8 +136,8 @@ class ProcessBackend:
         """Open a predictor.
 
         Raises ConfigError for an unknown backend or option, BackendError for a model that cannot be
-        loaded or a program that is missing or not for this backend, and WorkerCrashed or OSError if
-        the process could not be started or died.
+        loaded or a program that is missing or not for this backend, WorkerCrashed if the process
+        died, and OSError if the system lacked resources for it.
         """
         target = self.backends.get(spec.backend)
         if target is None:
@@ -189,11 +190,11 @@ def check_outputs(
 ) -> None:
     """Check a run's outputs against the specification and the number of rows.
 
-    `call["rows"]` is that number; None allows any. Requests without it, which run() sends for
-    self-tests and warm-ups, are not checked. Raises ValueError for outputs that no run of the model
-    gives, and ModelOutputInvalid for another number of rows or a shape that the manifest excludes:
-    the manifest describes what was seen when the version was sealed. Implements
-    `paddlepool.engine.process.replies.Check`.
+    Implements `paddlepool.engine.process.replies.Check`; `call` and `meta` are the values of the
+    request and the reply. `call["rows"]` is the number of rows; None allows any. Requests without
+    it, which run() sends for self-tests and warm-ups, are not checked. Raises ValueError for
+    outputs that no run of the model gives. Raises ModelOutputInvalid for another number of rows, or
+    a shape that `specs` exclude: these describe only what was seen when the version was sealed.
     """
     if "rows" not in call:
         return
@@ -213,7 +214,7 @@ def check_outputs(
 
 
 def _without(directory: Path, text: str) -> str:
-    """Remove the path of the model version from a framework's text."""
+    """Return a framework's text without the path of the model version."""
     return text.replace(f"{directory}/", "").replace(f"{directory}", "")
 
 
