@@ -39,7 +39,12 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; an error is printed as one line on stderr."""
+    """Run the command of `argv`, by default that of this process, and return its exit code.
+
+    The code is 1 after a PaddlepoolError or OSError, whose message is printed on standard error;
+    130 after Ctrl-C, and BROKEN_PIPE if the reader of the output has gone. Exits (SystemExit) for
+    `--help` and for options that argparse rejects.
+    """
     listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="paddlepool",

@@ -1,4 +1,4 @@
-"""`paddlepool models canary`, `promote`, `reject` and `rollback`: actions on a running server."""
+"""`paddlepool models canary`, `promote`, `reject` and `rollback`: requests to a running server."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from paddlepool.settings.server import Settings, explain
 
 URL = "http://127.0.0.1:8000"
 SECONDS = 600.0
-"""A promotion opens new predictors, which takes long on a busy server."""
+"""Timeout of a request. A promotion opens new predictors, which takes long on a busy server."""
 
 ACTIONS = {
     "canary": "show the new version of a model, the evidence about it, and the verdict",
@@ -40,10 +40,10 @@ def configure(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 def act(
     action: str, args: argparse.Namespace, *, transport: httpx.BaseTransport | None = None
 ) -> int:
-    """Call the server and print its reply.
+    """Send the request of an action to the server, print its reply and return 0.
 
-    Raises ConfigError for settings without a valid admin key, and if the server refuses or does not
-    answer as expected.
+    Raises ConfigError if the settings are invalid or have no admin key, and if the server refuses
+    or does not answer as expected.
     """
     try:
         key = Settings().admin_key
@@ -68,7 +68,7 @@ def act(
 
 
 def text_of(status: Mapping[str, Any]) -> str:
-    """Return the state of a model for a person."""
+    """Format the server's reply, a CanaryStatus as JSON, as tables for a person."""
     facts = [("serving", f"{status['model']} version {status['serving']}")]
     if status["previous"] is not None:
         facts.append(("before", f"version {status['previous']}: `rollback` returns to it"))

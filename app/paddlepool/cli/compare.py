@@ -1,6 +1,7 @@
 """`paddlepool compare`: measure a model's instance groups on the same inputs.
 
-It also reports which groups were proven to differ from their base in outputs or times.
+It also reports which groups were proven to differ in outputs or times from the group with which
+config.toml compares them.
 """
 
 import argparse
@@ -60,7 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure the two published tables of speed-ups instead (needs a checkout)",
     )
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="with --claims: passed on")
+    parser.add_argument(
+        "--docs", type=Path, metavar="DIR", help="with --claims: write the page and its plots there"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Opens a composed model for a command, to seal a version or to test it with its sample."""
+"""Opens a composed model for a command: to seal, test or measure a version."""
 
 import asyncio
 import json
@@ -28,13 +28,13 @@ DRAIN_SECONDS = 5.0
 
 
 def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
-    """Answer the sample request in a directory MODEL/VERSION and write its manifest.
+    """Answer the sample request in a directory MODEL/VERSION; write the answer and a manifest.
 
     The directory must hold one file, the sample, and may hold an earlier answer. Returns the
-    answer, which is written beside it. The pipeline's check must accept the answer after a
-    conversion to JSON and back, because a server compares with the stored answer. Raises
-    ExportError if it does not, for other files, and for a version that is sealed already. Raises
-    the errors of the parts and of the request.
+    answer. The pipeline's check() must accept the answer after a conversion to JSON and back,
+    because a server compares with the stored answer. Raises ExportError if it does not, if the
+    directory holds other files, and if it has a manifest already. Raises the errors of
+    opened_parts() and of the request.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if (directory / MANIFEST).exists():
@@ -85,9 +85,9 @@ async def _answer(
 
 
 async def tested(repository: ModelRepository, files: ComposedFiles) -> str:
-    """Test a sealed version with its sample request; return the result as a sentence.
+    """Test a sealed version with its sample request; return the result as a phrase.
 
-    Raises BackendError if the test fails, and as opened_parts() does.
+    Raises the errors of opened_parts() and of ComposedModel.test().
     """
     async with opened_parts(repository, files) as model:
         await model.test()
@@ -100,9 +100,10 @@ async def answers(
     samples: Mapping[str, bytes],
     group: str | None,
 ) -> dict[str, Any]:
-    """Answer requests, by name; `group` selects groups as ComposedModel.parts_with() does.
+    """Return the answer to each sample request, by its name; show a progress bar meanwhile.
 
-    Raises the errors of the parts and of the requests.
+    `group` selects groups as in ComposedModel.parts_with(). Raises the errors of opened_parts() and
+    of ComposedModel.answer().
     """
     async with opened_parts(repository, files) as model:
         return {
@@ -117,7 +118,8 @@ async def opened_parts(
 ) -> AsyncIterator[ComposedModel]:
     """Load the parts of a composed model, and yield the model, which is not tested yet.
 
-    Raises ConfigError if a part is missing or composed itself, and the errors of loading.
+    All processes end with the block. Raises ConfigError if a part is missing or composed itself,
+    and the errors of ModelRegistry.load() and ComposedModel.build().
     """
     tasks = load_tasks()
     metrics = Metrics(build={})

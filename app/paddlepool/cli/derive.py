@@ -16,7 +16,8 @@ SAMPLES = {
     "segment": ("docs/images/astronaut.jpg", "training/u2netp/pictures/*.jpg"),
     "sentiment": ("training/emotion/*.jsonl",),
 }
-"""Files of a checkout by task. Without a checkout, the task's own samples are used."""
+"""Patterns of sample files by task, relative to the working directory: that of a checkout. If no
+file matches, the task's own samples are used."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,9 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Derive the int8 program of each named model, or of all, and print a line for each.
+    """Derive the int8 program of each named model, or of all but composed ones; print a line each.
 
-    Returns 1 if any model fails.
+    Returns 1 if any model fails with a PaddlepoolError, and 0 otherwise.
     """
     repository = open_repository(args.repository)
     failed = 0
@@ -46,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
 def derive_program(root: Path, name: str) -> str:
     """Derive, check and publish the int8 program of a model's newest version; return a summary.
 
-    Does nothing if the version has such a program, if a package is missing, or if the program needs
-    calibration data; the summary then says so. A program that an earlier release made with OLD_TOOL
-    is replaced. Raises the errors of read_version(), derive_int8() and checked().
+    The program is added to the version itself, after the rest of an interrupted attempt is removed.
+    Nothing is added if the version has such a program, if a package is missing, or if the program
+    needs calibration data; the summary then says so. A program that an earlier release made with
+    OLD_TOOL is replaced. Raises the errors of read_version(), derive_int8() and checked().
     """
     repository = open_repository(root)
     if name not in repository.composed_names():  # which read_version() rejects

@@ -1,7 +1,7 @@
 """`paddlepool import`: publish a downloaded model that was exported elsewhere.
 
 `paddlepool import SOURCE` publishes every folder with an inference.yml, as PaddleX, PaddleOCR,
-PaddleClas and PaddleSeg write it. `paddlepool import MODEL FILE` publishes U²-Net from a file.
+PaddleClas and PaddleSeg write it. `paddlepool import MODEL FILE` publishes weights of U²-Net.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Print the first fact as a heading, and the others as a table below it."""
+    """Print the first pair of label and text as a heading, and the others as a table below it."""
     (name, head), *rows = facts
     print(f"{name}: {head}")
     if rows:

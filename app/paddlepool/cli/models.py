@@ -203,7 +203,8 @@ def _verify(args: argparse.Namespace) -> int:
 def _verified(repository: ModelRepository, name: str, version: int, *, run: bool) -> str:
     """Verify a version and, if `run`, run its self-test; return the result as a phrase.
 
-    Raises the errors of reading the version and of the self-test.
+    A composed model is opened with its parts and answers its sample request. Raises the errors of
+    reading the version and of the test.
     """
     if repository.config(name).parts:
         from paddlepool.cli.composed import tested  # imports the server
@@ -359,9 +360,9 @@ def _seal(args: argparse.Namespace) -> int:
 
 
 def _sync(args: argparse.Namespace) -> int:
-    """Copy models from a source, and list the changes and the versions that were refused.
+    """Copy models from a source; print the changes, and the versions that were refused.
 
-    Returns 0 even if versions were refused.
+    Returns 0 even if versions were refused. Exits with 143 after SIGTERM.
     """
     # SIGTERM raises an exception, so that partial copies are removed.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
@@ -441,8 +442,9 @@ def _announce(files: ModelFiles | ComposedFiles, *groups: str) -> None:
 def _verify_quality(repository: ModelRepository, args: argparse.Namespace) -> int:
     """Measure and print the figures of each model; return 1 if a model card has different ones.
 
-    Composed models are left out. With --limit, --group or --write-cards, no model card is compared.
-    Raises ConfigError if a named model has no measure, or data or a card to write cannot be read.
+    Models without a measure of quality are left out. With --limit, --group or --write-cards, no
+    model card is compared. Raises ConfigError if a named model has no measure, or data or a card to
+    write cannot be read, and the errors of reading and running a model.
     """
     source = Source(
         data=args.data or DATA,

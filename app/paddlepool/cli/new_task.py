@@ -36,10 +36,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the package.
+    """Write the package, and print the next step.
 
-    Raises ConfigError for a wrong name, for a directory that is not empty, and if this installation
-    has no template.
+    Raises ConfigError for a wrong name, for a path that exists and is no empty directory, and if
+    this installation has no template.
     """
     check_name(args.name)
     target: Path = args.directory or Path(args.name)
@@ -60,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless a package and a task can have this name."""
+    """Raise ConfigError unless a package and a task can have this name.
+
+    It must fit NAME, and must not be that of a task, a module of Python or an installed module.
+    """
     if not NAME.fullmatch(name) or len(name) > MAX_CHARACTERS:
         raise ConfigError(
             f"NAME must be lower-case words and digits with dashes between them, at most "
@@ -76,7 +79,10 @@ def check_name(name: str) -> None:
 
 
 def renamed(text: str, name: str) -> str:
-    """Replace the example's name, in each of its forms, by `name`."""
+    """Return a text with the example's name replaced by `name`.
+
+    The forms with dashes, with underscores, in upper case and as a class name are replaced.
+    """
 
     def forms(words: list[str]) -> tuple[str, ...]:
         snake = "_".join(words)

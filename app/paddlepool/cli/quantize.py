@@ -1,4 +1,7 @@
-"""`paddlepool quantize`: publish a version with a calibrated int8 program within a loss budget."""
+"""`paddlepool quantize`: make an int8 program from sample files, and publish it as a new version.
+
+It is published only if its outputs differ little enough (--budget) from those of the original.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -32,7 +35,8 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt", ARRAYS)
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""The group's budget is this many times --budget, because one sample alone tests the group."""
+"""The budget of an instance group that runs the program is this many times --budget, because each
+sample alone tests the group."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

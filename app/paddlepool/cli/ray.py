@@ -9,11 +9,11 @@ from paddlepool.contracts.errors import ConfigError
 
 APPLICATION = "paddlepool"
 OBJECT_STORE_BYTES = 200 << 20
-"""Size of Ray's object store: bodies pass through it, and nothing is kept there."""
+"""Size of Ray's object store, if Ray is started here. Bodies only pass through it."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare options. Replicas read the settings of `paddlepool serve` from the environment."""
+    """Declare `up` and its options; replicas read all other settings from the environment."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="serve until a signal")
     up.add_argument(
@@ -22,12 +22,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--host", default="127.0.0.1", help="address to listen on")
     up.add_argument("--port", type=int, default=8000, help="port to listen on")
     up.add_argument("--cpus", help="cores of one replica (default 2)")
-    up.add_argument("--min-replicas", help="default 1")
-    up.add_argument("--max-replicas", help="default 4")
+    up.add_argument("--min-replicas", help="fewest replicas (default 1)")
+    up.add_argument("--max-replicas", help="most replicas (default 4)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal. Raises ConfigError if Ray is not installed or an option is invalid."""
+    """Serve until SIGINT or SIGTERM, then remove the application, and Ray if it was started here.
+
+    Raises ConfigError if Ray is not installed or an option is invalid.
+    """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read by the import of Ray and by its processes
     try:
         import ray

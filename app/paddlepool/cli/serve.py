@@ -19,8 +19,9 @@ from paddlepool.observability import log
 EXIT_BAD_CONFIGURATION = 3
 
 COLLECTED_OBJECTS = 20_000
-"""Threshold of Python's garbage collector. A scan of 160 requests in progress takes up to 40 ms in
-which none is answered, and finds nothing, because requests leave no cycles."""
+"""New objects after which Python's garbage collector scans the young ones. A scan of 160 requests
+in progress takes up to 40 ms in which none is answered, and finds nothing, because requests leave
+no cycles."""
 
 SWITCH_SECONDS = 0.0005
 """Python's thread switch interval. Threads copy large bodies and tokenise long texts. With the
@@ -42,9 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until a signal arrives, then drain.
+    """Serve until a signal arrives, then drain and exit.
 
-    Exit codes: 0 after draining, 1 if a second signal arrived first, 3 for a bad configuration.
+    Exit codes: 0 after draining, 1 if a second signal arrived first, EXIT_BAD_CONFIGURATION (3)
+    after a ConfigError, whose message is printed.
     """
     _replace_closed_streams()
     try:
@@ -130,16 +132,20 @@ def _serve(args: argparse.Namespace) -> NoReturn:
 
 
 def _log_formatter(log_format: str, replica: str) -> logging.Formatter:
-    """Return the formatter for "json", "text", or "auto": text on a terminal, else JSON."""
+    """Return the formatter for a `log_format`: "json", "text", or "auto".
+
+    With "auto" it is that for text if standard error is a terminal, else that for JSON.
+    """
     if log_format == "json" or (log_format == "auto" and not sys.stderr.isatty()):
         return log.JsonFormatter(replica=replica or socket.gethostname())
     return log.TerminalFormatter(colour=log.coloured(sys.stderr))
 
 
 def main() -> int:
-    """Serve as a child process of another program.
+    """Serve as a child process of another program: see run().
 
-    Ends at once, with exit code 0, when standard input closes, as it does when the parent ends.
+    Ends at once, without draining and with exit code 0, when standard input closes. That happens
+    when the parent ends.
     """
     parser = argparse.ArgumentParser()
     configure(parser)

@@ -62,9 +62,9 @@ def open_repository(chosen: Path | None) -> ModelRepository:
 
 
 def read_model(args: argparse.Namespace) -> ModelFiles:
-    """Read and verify the version that a command's options name, by default the newest.
+    """Read and verify the version that the options of add_model_options() name.
 
-    Raises as repository_root() and read_version() do.
+    Raises the errors of repository_root() and read_version().
     """
     repository = open_repository(args.repository)
     return read_version(repository, args.model, getattr(args, "version", None))
@@ -83,7 +83,10 @@ def read_version(repository: ModelRepository, name: str, version: int | None = N
 
 
 def read_any_version(repository: ModelRepository, name: str) -> ModelFiles | ComposedFiles:
-    """Read the newest version of a model, which may be composed. Raises as read_version()."""
+    """Read and verify the newest version of a model, which may be composed.
+
+    Raises the errors of read_version().
+    """
     if not repository.config(name).parts:
         return read_version(repository, name)
     if versions := repository.versions(name):
@@ -96,8 +99,9 @@ def served_repository(settings: Settings) -> Path:
 
     If none was chosen and there is no ./model_repo, this is the user's own repository. The first
     call fills it with the shipped models. While its U²-Netp is unchanged, each call tries to add
-    the official weights. Files that the user has changed are never overwritten. Raises ConfigError
-    if the repository cannot be made.
+    the official weights. Files that the user has changed are never overwritten. Without shipped
+    models or a home, nothing is made, and the result may not exist. Raises ConfigError if the
+    repository cannot be made.
     """
     configured = settings.model_repository
     if settings.repository_is_chosen or configured.exists():
@@ -119,6 +123,7 @@ def served_repository(settings: Settings) -> Path:
 
 
 def _pull(root: Path) -> None:
+    """Try to publish the official weights of PULLED, unless a version has them; log the outcome."""
     from paddlepool.making.export.publish import published_version
     from paddlepool.making.export.release import RELEASES
 
@@ -136,11 +141,12 @@ def _pull(root: Path) -> None:
 
 
 def write_json(file: Path, value: object) -> None:
+    """Write a JSON document, indented and with a final newline. Raises OSError."""
     file.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", "utf-8")
 
 
 def silence() -> None:
-    """Silence messages that users of a command cannot act on. Call before importing Paddle."""
+    """Silence messages of Paddle that users of a command cannot act on. Call before its import."""
     os.environ.setdefault("GLOG_minloglevel", "2")
     # ccache speeds up builds of custom C++ operators; this project has none.
     warnings.filterwarnings("ignore", message="No ccache found")

@@ -1,6 +1,6 @@
 """`paddlepool tune`: find the predictors, threads and batch size that serve a model best.
 
-With --groups: find the best of its instance groups, across backends and precisions.
+With --groups: find the best of the model's instance groups, across backends and precisions.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--p95",
         type=float,
         metavar="MS",
-        help="maximum 95th percentile of the time in the engine; with --groups it is optional",
+        help="maximum 95th percentile of the milliseconds in the engine; optional with --groups",
     )
     parser.add_argument(
         "--groups",
@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="with --groups: write without asking")
     add_repository_option(parser)
     parser.add_argument(
-        "--seconds", type=float, default=9.0, help="load for each candidate (default 9)"
+        "--seconds", type=float, default=9.0, help="seconds of load for each candidate (default 9)"
     )
     parser.add_argument("--dry-run", action="store_true", help="do not change config.toml")
 
@@ -50,9 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Find the best configuration or group, and write it to config.toml.
 
-    Nothing is written with --dry-run, or if the user does not consent to a new default group.
-    Returns 1 and leaves config.toml unchanged if nothing is fast enough. Raises ConfigError for
-    wrong options and as the search or the comparison does.
+    Nothing is written with --dry-run, or if the best group is the default group already, or if the
+    user does not consent to another one. Returns 1 and writes nothing if nothing is fast enough.
+    Raises ConfigError for wrong options, and the errors of Search.run() or compare().
     """
     for name in ("p95", "seconds"):
         value = getattr(args, name)
@@ -101,7 +101,7 @@ def _choose_group(args: argparse.Namespace) -> int:
 
 
 def _confirm(question: str) -> bool:
-    """Ask for consent on the terminal. Without one, print how to consent and return False."""
+    """Ask for consent on the terminal. Without a terminal, say how to consent and return False."""
     if not sys.stdin.isatty():
         print(f"{question} There is no terminal to ask: use --yes")
         return False
