@@ -28,9 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Derive the int8 program of each named model, or of all but composed ones; print a line each.
+    """Derive the int8 program of each named model, by default of all but composed ones.
 
-    Returns 1 if any model fails with a PaddlepoolError, and 0 otherwise.
+    Prints a line for each. Returns 1 if any model fails with a PaddlepoolError, and 0 otherwise.
     """
     repository = open_repository(args.repository)
     failed = 0

@@ -322,8 +322,8 @@ class ComposedPipeline(Pipeline, Protocol):
     def check(self, answer: Any, expected: Any) -> None:
         """Raise BackendError if `answer` differs too much from the expected one.
 
-        Both are results of answer_of(), and the error quotes both. The task decides how much they
-        may differ.
+        Both are results of answer_of(), and the error quotes from both. The task decides how much
+        they may differ.
         """
 
 

@@ -33,8 +33,9 @@ def printable(text: str, allowed: str = "") -> str:
 def sentence(text: str, *, longest: int = MAX_CHARACTERS) -> str:
     """Return a framework's message as one line of at most `longest` characters, cut with "…".
 
-    Absolute paths become "…". Memory addresses, places in source code and signatures of C++
-    functions are removed. Unprintable characters are escaped.
+    Absolute paths (_PATH) become "…". What Paddle writes before its message, memory addresses,
+    places in source code and signatures of C++ functions are removed. Unprintable characters are
+    escaped.
     """
     text = _TRACE.sub("", text)[:MAX_INPUT]
     line = " ".join(_PATH.sub("…", _ORIGIN.sub(" ", text)).split())

@@ -60,7 +60,7 @@ async def in_thread_or_inline(name: str, work: Callable[[], T]) -> T:
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:
-    """Log the error of a task that nobody awaits; pass it to add_done_callback()."""
+    """Log the error of a task that nobody awaits: a callback for its add_done_callback()."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("the background task %r has failed", task.get_name(), exc_info=error)
 

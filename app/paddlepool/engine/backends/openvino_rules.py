@@ -172,6 +172,6 @@ def saturating(program: bytes, model: Any) -> bool:
 
 
 def has_vnni(processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor adds int8 products in 32 bits."""
+    """Whether the processor adds int8 products in 32 bits, according to /proc/cpuinfo."""
     words = processor.read_text().split()
     return any(flag in words for flag in ("avx512_vnni", "avx_vnni", "amx_int8"))

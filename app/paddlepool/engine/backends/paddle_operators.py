@@ -1,4 +1,4 @@
-"""The operators of a static Paddle program, read from its file without Paddle.
+"""Reads the operators of a static Paddle program from its file, without importing Paddle.
 
 Also finds the tables of embeddings whose ids Paddle 3.2.2 does not check.
 """

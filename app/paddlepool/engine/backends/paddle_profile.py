@@ -80,7 +80,7 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
 def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
     """Run RUNS times; return each operator's name and median milliseconds, in running order.
 
-    Raises BackendError if the runs had different numbers of operators.
+    Raises BackendError if the profiler saw no operators, or not equally many in each run.
     """
     traces = scratch / "traces"
     with warnings.catch_warnings():
@@ -114,8 +114,8 @@ def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
 def _operators(program: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the operators that compute in every run, in order.
 
-    Parameters, constants and operators that depend only on them are left out: they run once, when
-    the program is loaded.
+    Parameters, constants and operators that depend only on them are left out, because they run
+    once, when the program is loaded. So are the operators of the program's inputs and outputs.
     """
     operators = []
     constants: set[int] = set()

@@ -59,7 +59,10 @@ Result = TypeVar("Result", RunResult, Reply)
 
 
 class State(Enum):
-    """The life cycle of an instance, as drawn above. Only SERVING and DRAINING use the worker."""
+    """The life cycle of an instance, which the module's docstring draws.
+
+    Only SERVING and DRAINING use the worker.
+    """
 
     OPENING = auto()
     SERVING = auto()

@@ -76,7 +76,7 @@ class Succession:
         return successor
 
     async def close(self) -> None:
-        """Close the successor, if there is one; waits until it is open."""
+        """Close the successor, if there is one; waits until its opening has ended."""
         if (successor := self.pop()) is not None:
             await asyncio.wait([successor])
             if successor.exception() is None:

@@ -235,13 +235,16 @@ class Child:
         descriptors: Sequence[int] = (),
         timeout: float,
     ) -> Reply:
-        """Send one request and block until its reply; see put(), send() and receive()."""
+        """Send one request and block until its reply. Raises as put(), send() and receive() do."""
         self.put(arrays or {})
         self.send(meta, descriptors=descriptors)
         return self.receive(timeout=timeout)
 
     def put(self, arrays: Tensors) -> None:
-        """Copy the next request's arrays into shared memory. Raises ValueError above MAX_BYTES."""
+        """Copy the next request's arrays into shared memory; fewer than SLOTS may be under way.
+
+        Raises the errors of SharedArrays.write().
+        """
         # Requests take turns, so the slot after that of the newest one is free.
         slot = (self._under_way[-1].slot + 1) % SLOTS if self._under_way else 0
         size = sum([array.nbytes for array in arrays.values()])

@@ -73,7 +73,7 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
 
 
 def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
-    """Let this thread read and write only `writing`, read only `reading`, and use no TCP.
+    """Let this thread read only `reading` and `writing`, write only `writing`, and use no TCP.
 
     The rules hold for these files, for all files below these directories, and for threads that are
     started later: see landlock(7). A process under Landlock rules can read neither the memory nor

@@ -314,7 +314,7 @@ class Batcher:
         return sum([max(0.0, end - now) for end in ends])
 
     def backlog_seconds(self) -> float:
-        """Total seconds that predictors need for the jobs that wait or run."""
+        """Return the estimated total seconds of work in the jobs that wait or run."""
         return self._queues.seconds(self._times) + self.seconds_left(self.clock())
 
     @property

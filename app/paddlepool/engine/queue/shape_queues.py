@@ -176,12 +176,12 @@ class ShapeQueues:
         return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
-        """Return the jobs of a batch that may run now and `now`, or no job and the time to retry.
+        """Return the jobs of a batch that may run now, and `now`; or no job, and when to retry.
 
-        The time to retry is infinite if no job waits. The jobs stay queued until take(). Jobs of
-        lower priority wait for those of the highest. A queue is ready if its next batch is full or
-        its first job has waited for `max_delay`. If `max_delay` is 0, batches need not be full, and
-        the `free` instances beyond the number of runs that these queues need get jobs, too.
+        That time is infinite if no job waits. The jobs stay queued until take(). Only queues of the
+        highest priority are considered. A queue is ready if its next batch is full or its first job
+        has waited for `max_delay`. If `max_delay` is 0, batches need not be full: if there are more
+        `free` instances than these queues need runs, the others get a share of the jobs, too.
         """
         retry_at = math.inf
         # The turn of the first job decides. Lower priorities wait.
@@ -250,7 +250,7 @@ class ShapeQueues:
         return sum([self._runs(queue) * times.expected(queue[1]) for queue in self._queues])
 
     def least_urgent(self, than: int) -> Job | None:
-        """Return the job to shed: of the jobs of the lowest priority, the one with the latest turn.
+        """Return the job to drop: of those of the lowest priority, the one with the latest turn.
 
         Returns None if no job has a lower priority than `than`.
         """

@@ -47,9 +47,9 @@ class Beside:
         return None if beside is None else beside.model
 
     async def put(self, model: ServedModel, *, fraction: float = 0.0, seconds: float = 0.0) -> None:
-        """Keep a version open, in place of the one of its model before, which is closed.
+        """Keep a version open, and close the one of its model that was open before.
 
-        It answers this fraction of the requests. After `seconds` it is closed, if they are not 0.
+        It answers this fraction of the requests. Unless `seconds` is 0, it is closed after them.
         """
         await self.close(model.name)
         timer = None

@@ -218,8 +218,8 @@ class ComposedModel(Leased):
     async def answer(self, sample: bytes, group: str | None = None) -> Any:
         """Run a sample request, without admission; return its answer as JSON values.
 
-        `group` selects groups as in parts_with(). Raises the errors of the pipeline, ModelNotReady
-        if it is not built, and DeadlineExceeded after RUN_SECONDS.
+        `group` selects groups as in parts_with(). Its runs count for record(). Raises the errors of
+        the pipeline, ModelNotReady if it is not built, and DeadlineExceeded after RUN_SECONDS.
         """
         pipeline = self._built_pipeline()
         deadline = self._clock() + RUN_SECONDS

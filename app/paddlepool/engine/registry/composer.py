@@ -87,9 +87,9 @@ class Composer:
     ) -> ComposedModel | None:
         """Build a composed model again, with `part` as the version of the model `name`.
 
-        `part` is None if the model `name` will not be served. If that fails with a PaddlepoolError,
-        raises BackendError if the composed model is `required`; otherwise adds it to `failed` and
-        returns None.
+        `part` is None if the model `name` will not be served. If open() raises a PaddlepoolError,
+        this raises BackendError if the composed model is `required`; otherwise it adds the model to
+        `failed` and returns None.
         """
         files, instead = model.files, {name: part}
         try:

@@ -193,7 +193,7 @@ class ServedModel(Leased):
     ) -> asyncio.Future[InferResult]:
         """Check and queue one job's tensors, which must fit into one run.
 
-        Raises InvalidTensor and the errors of submit_all().
+        Raises InvalidTensor, also for too many rows, and the errors of submit_all().
         """
         [job] = self.checked([inputs])
         if job.rows > self.max_rows:
@@ -259,7 +259,7 @@ class ServedModel(Leased):
         return [job.future for job in queued]
 
     def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
-        """Hold a place in a group's queue while a request is prepared; pass it to submit_all().
+        """Hold a place in a group's queue, for submit_all(), while a request is prepared.
 
         Raises InvalidParameter (group), Overloaded and ModelNotReady.
         """
@@ -281,7 +281,7 @@ class ServedModel(Leased):
         return chosen.places, chosen.config.count, chosen.seconds_before()
 
     def statistics(self) -> Statistics:
-        """Return the counters since the version was loaded, also with other default groups."""
+        """Return the counters since the version was loaded; ModelRegistry.adopt() keeps them."""
         return self._statistics.snapshot()
 
     def open_shadow(self, group: str, open_predictor: ports.PredictorFactory) -> Predictor:

@@ -55,7 +55,8 @@ class Promotions:
 
     Changes are written to the file at `path`; with None, or if that fails, they stay in memory.
     Servers may share a file: the latest decision about a model or a trial counts for all of them.
-    A server that does not judge, and `follows` another one, also takes its evidence.
+    With `follows`, this server judges no trial and also takes the evidence of the one that does. A
+    stored trial whose version serves already counts as promoted from the start.
     """
 
     def __init__(self, path: Path | None = None, *, follows: bool = False) -> None:
@@ -101,7 +102,7 @@ class Promotions:
         return bool(changed)
 
     def serving(self, model: str) -> Serving | None:
-        """Return the version that serves until another one is promoted; None if unknown."""
+        """Return the recorded version, which serves until another one is promoted, or None."""
         return self._serving.get(model)
 
     def serve(self, model: str, serving: Serving | None) -> None:
@@ -208,7 +209,7 @@ class Canaries:
         self._newest = {key: canary for key, canary in self._newest.items() if key != name}
 
     async def find(self, name: str, model: ServedModel | ComposedModel) -> None:
-        """Look for a published version that is newer than `model`, which serves now.
+        """Look for a published version that is newer than `model`, which serves now, for all().
 
         Only for the policy "canary"; then also records that `model` serves, unless a record exists.
         With another policy, removes the record. Raises ModelNotFound and OSError.

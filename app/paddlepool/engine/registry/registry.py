@@ -90,7 +90,7 @@ class ModelRegistry:
 
         Each one replaces its predecessor as soon as it is ready; the predecessor serves until then,
         and is drained and closed afterwards. With `changed`, versions that are served already and
-        are not in `changed` stay as they are; without it, all are loaded again.
+        are not in `changed` stay as they are.
 
         Raises ModelNotFound for an unknown model, ModelNotReady if the registry is closed, and
         ConfigError, ManifestError or BackendError if a version cannot be served: the one that it
@@ -356,7 +356,7 @@ class ModelRegistry:
         return [name for name in names if retry[name]]
 
     def failed(self, name: str) -> frozenset[int | None]:
-        """The versions of a model that could not be loaded; None stands for all of them."""
+        """Return the versions of a model that failed when last loaded: see LoadHistory.failed()."""
         return self._history.failed(name)
 
     async def _try_load(self, name: str) -> bool:
@@ -376,7 +376,7 @@ class ModelRegistry:
         """Stop serving a model; returns when its requests have ended, or after `drain_timeout`.
 
         Composed models that use it are not served either. A model that could not be loaded is
-        forgotten. Raises ModelNotFound.
+        forgotten. Raises ModelNotFound for any other model.
         """
         if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")
@@ -476,7 +476,7 @@ class ModelRegistry:
         )
 
     def ready(self, name: str | None = None) -> bool:
-        """Whether a version of this model, or of each one in wanted(), accepts jobs."""
+        """Whether this model, or every model of wanted(), accepts jobs; False if there is none."""
         wanted = [name] if name is not None else self.wanted()
         models = self._models
         return bool(wanted) and all(

@@ -89,9 +89,9 @@ class RepositoryWatcher:
         """Load new and changed models, and unload removed ones.
 
         Applies a change only if the previous poll saw the same state. Returns when the changes are
-        made: True if another one waits for the next poll. Errors of one model are logged. If its
-        cause was an OSError, the next poll tries again. Raises ConfigError or OSError if the
-        repository itself cannot be read; then nothing changes.
+        made: True if another one waits for the next poll. An error of one model is logged; after an
+        OSError, the next poll tries again. Raises ConfigError or OSError if the repository itself
+        cannot be read; then nothing changes.
         """
         now = await in_thread("repository", self._scan)
         previous, self._previous = self._previous, now
