@@ -100,7 +100,7 @@ async def answers(
     samples: Mapping[str, bytes],
     group: str | None,
 ) -> dict[str, Any]:
-    """Return the answer to each sample request, by its name; show a progress bar meanwhile.
+    """Return the answer to each sample request, by its name.
 
     `group` selects groups as in ComposedModel.parts_with(). Raises the errors of opened_parts() and
     of ComposedModel.answer().

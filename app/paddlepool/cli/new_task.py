@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the package, and print the next step.
+    """Write the package.
 
     Raises ConfigError for a wrong name, for a path that exists and is no empty directory, and if
     this installation has no template.
@@ -60,10 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError unless a package and a task can have this name.
-
-    It must fit NAME, and must not be that of a task, a module of Python or an installed module.
-    """
+    """Raise ConfigError unless a package and a task can have this name."""
     if not NAME.fullmatch(name) or len(name) > MAX_CHARACTERS:
         raise ConfigError(
             f"NAME must be lower-case words and digits with dashes between them, at most "
@@ -79,10 +76,7 @@ def check_name(name: str) -> None:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return a text with the example's name replaced by `name`.
-
-    The forms with dashes, with underscores, in upper case and as a class name are replaced.
-    """
+    """Return `text` with the example's name, in each of its forms, replaced by `name`."""
 
     def forms(words: list[str]) -> tuple[str, ...]:
         snake = "_".join(words)

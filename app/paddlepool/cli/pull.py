@@ -97,7 +97,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _pull(args: argparse.Namespace, repository: Path) -> str:
-    """Publish the release of U²-Netp unless a version has it; return what was done."""
     release = U2NETP_RELEASE
     if existing := published_version(repository / args.model, release.sha256):
         return f"{existing} already holds the official release"
@@ -139,6 +138,5 @@ def _pull_ocr(repository: Path, *, timeout: float) -> None:
 
 
 def default_cache() -> Path:
-    """Return the user's cache directory for downloads, which may not exist."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "paddlepool"

@@ -1,7 +1,4 @@
-"""`paddlepool quantize`: make an int8 program from sample files, and publish it as a new version.
-
-It is published only if its outputs differ little enough (--budget) from those of the original.
-"""
+"""`paddlepool quantize`: publish a version with an int8 program, made from sample files."""
 
 import argparse
 from collections.abc import Sequence
@@ -35,8 +32,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".txt", ARRAYS)
 EVERY = 10
 PROBES = 4
 MARGIN = 3
-"""The budget of an instance group that runs the program is this many times --budget, because each
-sample alone tests the group."""
+"""An instance group gets this many times --budget, because each sample alone tests the group."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -45,8 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal arrives, then drain and exit.
 
-    Exit codes: 0 after draining, 1 if a second signal arrived first, EXIT_BAD_CONFIGURATION (3)
-    after a ConfigError, whose message is printed.
+    Exit codes: 0 after draining, 1 if a second signal arrived first, 3 after a ConfigError.
     """
     _replace_closed_streams()
     try:
@@ -132,20 +131,16 @@ def _serve(args: argparse.Namespace) -> NoReturn:
 
 
 def _log_formatter(log_format: str, replica: str) -> logging.Formatter:
-    """Return the formatter for a `log_format`: "json", "text", or "auto".
-
-    With "auto" it is that for text if standard error is a terminal, else that for JSON.
-    """
+    """Return the formatter for "json", "text", or "auto": text to a terminal, JSON elsewhere."""
     if log_format == "json" or (log_format == "auto" and not sys.stderr.isatty()):
         return log.JsonFormatter(replica=replica or socket.gethostname())
     return log.TerminalFormatter(colour=log.coloured(sys.stderr))
 
 
 def main() -> int:
-    """Serve as a child process of another program: see run().
+    """Serve as a child process of another program.
 
-    Ends at once, without draining and with exit code 0, when standard input closes. That happens
-    when the parent ends.
+    Exits at once, with code 0, when standard input closes, as it does when the parent ends.
     """
     parser = argparse.ArgumentParser()
     configure(parser)

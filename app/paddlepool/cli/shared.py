@@ -123,7 +123,6 @@ def served_repository(settings: Settings) -> Path:
 
 
 def _pull(root: Path) -> None:
-    """Try to publish the official weights of PULLED, unless a version has them; log the outcome."""
     from paddlepool.making.export.publish import published_version
     from paddlepool.making.export.release import RELEASES
 
@@ -141,7 +140,6 @@ def _pull(root: Path) -> None:
 
 
 def write_json(file: Path, value: object) -> None:
-    """Write a JSON document, indented and with a final newline. Raises OSError."""
     file.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", "utf-8")
 
 

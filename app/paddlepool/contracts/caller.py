@@ -34,7 +34,6 @@ class Caller:
     quota: Quota | None = None
 
     def spend(self, what: str, amount: int) -> None:
-        """Call Quota.spend() of the caller's quota, if there is one. Raises QuotaExceeded."""
         if self.quota is not None:
             self.quota.spend(what, amount)
 

@@ -26,7 +26,6 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def admits(self, array: Array) -> bool:
-        """Return whether the array has this dtype and a shape that admits_shape() accepts."""
         return array.dtype == self.dtype and self.admits_shape(array.shape)
 
     def admits_shape(self, shape: tuple[int, ...]) -> bool:

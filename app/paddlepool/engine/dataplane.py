@@ -275,7 +275,6 @@ def _group_text(parts: Mapping[str, PartOfRequest]) -> str:
 
 
 def _too_late(context: ModelContext, timeout: float) -> errors.DeadlineExceeded:
-    """Return the error of a request that was not answered within `timeout` seconds."""
     why = ""
     for served, group in context.parts.values():
         if any(

@@ -214,7 +214,6 @@ def check_outputs(
 
 
 def _without(directory: Path, text: str) -> str:
-    """Return a framework's text without the path of the model version."""
     return text.replace(f"{directory}/", "").replace(f"{directory}", "")
 
 

@@ -59,10 +59,7 @@ Result = TypeVar("Result", RunResult, Reply)
 
 
 class State(Enum):
-    """The life cycle of an instance, which the module's docstring draws.
-
-    Only SERVING and DRAINING use the worker.
-    """
+    """The life cycle of an instance, drawn at the top. Only SERVING and DRAINING use the worker."""
 
     OPENING = auto()
     SERVING = auto()
@@ -133,13 +130,12 @@ class Instance(Generic[Request, Result]):
         self._task.add_done_callback(log_failure)
 
     def resident_bytes(self) -> int:
-        """Return the memory of the process that serves; 0 if none does."""
         return self._worker.resident_bytes() if self._uses_worker() else 0
 
     def close(self) -> None:
-        """Begin to end the instance: it opens no more workers, and takes no further batch.
+        """Open no more workers, take no further batch, and end when nothing is under way.
 
-        Its worker is closed when nothing is under way. Use wait_closed() to wait for that.
+        Does not wait for that: see wait_closed().
         """
         self._close_requested.set()
         if self._state is State.SERVING:
@@ -148,10 +144,9 @@ class Instance(Generic[Request, Result]):
                 self._stop_serving(None)
 
     async def wait_closed(self, timeout: float) -> None:
-        """Wait until the instance has ended; kill its worker after `timeout` seconds.
+        """Wait until a closed instance has ended; kill its worker after `timeout` seconds.
 
-        Call close() first. Returns at the latest `OPENING_SECONDS` after the timeout, even if the
-        instance has not ended, because a worker is still being opened.
+        Returns at the latest `OPENING_SECONDS` after that, even if a worker is still being opened.
         """
         await asyncio.wait([self._task], timeout=max(0.0, timeout))
         if not self._task.done() and self._uses_worker():
@@ -240,8 +235,7 @@ class Instance(Generic[Request, Result]):
     def _stop_serving(self, reason: Restart | None) -> None:
         """Stop using the worker, leave the batcher and requeue the batches that have not begun.
 
-        `reason` is why the worker is lost, None if the instance is closed. Does nothing if no
-        worker is in use.
+        `reason` is why the worker is lost, None if the instance is closed.
         """
         if not self._uses_worker():
             return
@@ -258,10 +252,7 @@ class Instance(Generic[Request, Result]):
         self.batcher.requeue(*not_begun)
 
     def healthy(self) -> bool:
-        """Whether the process can run a batch: see Consumer.
-
-        If it was idle for IDLE_CHECK_SECONDS, checks whether it still lives.
-        """
+        """Whether the process can run a batch. Checks the process if it was idle. See Consumer."""
         idle = self._uses_worker() and self.clock() - self._last_used > IDLE_CHECK_SECONDS
         if idle and (reason := self._worker.failure()):
             self._stop_serving(reason)
@@ -273,10 +264,7 @@ class Instance(Generic[Request, Result]):
         return usable and len(self._runs) == 1 and self._state is State.SERVING
 
     def execute(self, batch: Batch) -> None:
-        """Send the batch to the process, through a thread if it is large: see Consumer.
-
-        If that fails, requeues the batch or fails its jobs.
-        """
+        """Send the batch to the process; requeue or fail the batch if that fails. See Consumer."""
         self._set_busy(True)
         if batch.nbytes > INLINE_BYTES:
             self._start_copying(self._send_in_thread(batch))
@@ -293,10 +281,7 @@ class Instance(Generic[Request, Result]):
             self._on_send_error(batch, error)
 
     def _put(self, batch: Batch) -> tuple[Request, float]:
-        """Build the batch's request and copy it to the worker.
-
-        Returns the request and the seconds that it took to build.
-        """
+        """Build the batch's request and copy it; return it and the seconds of building it."""
         began = self.clock()
         request = self.make_request(batch)
         joining = self.clock() - began
@@ -352,10 +337,7 @@ class Instance(Generic[Request, Result]):
             self._schedule_check(wait)
 
     def _replace_if_due(self) -> bool:
-        """Stop serving with this worker if its successor is open; return whether that was done.
-
-        Begins to open a successor if the worker has grown too large.
-        """
+        """Hand over to an open successor, or open one if needed; return whether it handed over."""
         if due := self._succession.check(self._worker):
             self._stop_serving(Restart.MEMORY)
         return due
@@ -384,18 +366,12 @@ class Instance(Generic[Request, Result]):
             self._on_run_result(result)
 
     def _start_copying(self, copying: Coroutine[Any, Any, None]) -> None:
-        """Start a task that uses the worker in a thread; the event loop does not use it meanwhile.
-
-        The task must call _copy().
-        """
+        """Start a task that calls _copy(); the event loop does not use the worker meanwhile."""
         self._loop.remove_reader(self._worker.fileno())
         self._copying = self._loop.create_task(copying)
 
     async def _copy(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and return its result; then the event loop uses the worker again.
-
-        If no thread can be started, `work` runs on the event loop.
-        """
+        """Run `work` in a thread; afterwards the event loop uses the worker again."""
         try:
             return await in_thread_or_inline(f"{self.name} copy", work)
         finally:
@@ -416,8 +392,7 @@ class Instance(Generic[Request, Result]):
         """Handle a failed run, or an idle process that has died.
 
         A crash fails every job of the batch: the job that caused it is unknown, and running them
-        again could crash the next process. A batch that was Interrupted is run again. If the
-        process survived, see _retry_or_fail().
+        again could crash the next process. A batch that was Interrupted is run again.
         """
         run = self._pop_run() if self._runs else None
         reason = self._worker.failure()
@@ -465,7 +440,6 @@ class Instance(Generic[Request, Result]):
         """Handle a failed run that the process survived.
 
         A batch of several jobs is run again one job at a time, so that only the faulty one fails.
-        The job of a batch of one fails.
         """
         if len(batch.jobs) == 1:
             self._fail_batch(batch, error)
@@ -484,10 +458,9 @@ class Instance(Generic[Request, Result]):
 
 
 async def close_all(instances: Sequence[Instance[Request, Result]]) -> None:
-    """End the instances; waits up to ABORT_SECONDS and then up to OPENING_SECONDS.
+    """End the instances, aborting runs after ABORT_SECONDS; wait up to OPENING_SECONDS more.
 
-    Runs that take longer than ABORT_SECONDS are aborted. The caller must have closed the batcher of
-    the instances before.
+    The caller must have closed their batcher before.
     """
     for instance in instances:
         instance.close()

@@ -63,7 +63,6 @@ class Succession:
         return worker.resident_bytes() > self._cap
 
     def ready(self) -> bool:
-        """Return whether a successor is open."""
         successor = self._successor
         return successor is not None and successor.done() and successor.exception() is None
 

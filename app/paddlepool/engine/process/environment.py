@@ -76,10 +76,7 @@ def _home() -> str:
 
 
 def lower_limit(kind: int, most: int) -> None:
-    """Set the soft and hard limit of a resource to `most`, or to its hard limit if that is lower.
-
-    `kind` is a constant of the module `resource`, such as RLIMIT_AS.
-    """
+    """Set both limits of `kind` (RLIMIT_…) to `most`, or to the hard limit if that is lower."""
     hard = resource.getrlimit(kind)[1]
     if hard != resource.RLIM_INFINITY:
         most = min(most, hard)

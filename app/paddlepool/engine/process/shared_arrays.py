@@ -42,7 +42,6 @@ class SharedArrays:
 
     @classmethod
     def create(cls, name: str) -> SharedArrays:
-        """Create an empty block; `name` is for debugging. Raises OSError."""
         descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
         return cls(descriptor)
@@ -96,10 +95,7 @@ class SharedArrays:
         return np.ndarray(shape, dtype, self._map, offset)
 
     def trim(self) -> None:
-        """Return the memory of a block of more than KEEP_BYTES to the system.
-
-        Its content is lost, so neither process may use it now. The file keeps its size.
-        """
+        """Return the memory of a block above KEEP_BYTES to the system; nobody may use it now."""
         status = os.fstat(self.descriptor)
         if status.st_blocks * 512 > KEEP_BYTES:
             with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:

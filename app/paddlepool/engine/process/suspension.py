@@ -33,7 +33,6 @@ class Suspension:
             self._send(signal.SIGSTOP, *self._processes)
 
     def release(self) -> None:
-        """Let all processes continue."""
         with self._lock:
             self.held = False
             self._send(signal.SIGCONT, *self._processes)

@@ -117,10 +117,7 @@ def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
 
 
 def _resource_errno(failure: Exception) -> int | None:
-    """Return the errno of a failure for lack of resources, after which a retry may succeed.
-
-    Returns None for another failure.
-    """
+    """Return the error number if the system lacked resources and a retry may succeed, else None."""
     if isinstance(failure, MemoryError):
         return errno.ENOMEM
     transient = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)

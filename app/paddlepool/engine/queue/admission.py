@@ -167,10 +167,7 @@ class Admission:
         self._check(priority, key, caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
-        """Whether a new job would run at once: free instances suffice for it and all queued jobs.
-
-        The job has this `priority` and `rows` rows; `key` is its shape, None if unknown.
-        """
+        """Whether free instances suffice for a new job and for the jobs that are queued now."""
         free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 
@@ -187,10 +184,9 @@ class Admission:
     def _wait(
         self, priority: int, key: ShapeKey | None, rows: int, caller: str, ahead: int, now: float
     ) -> float:
-        """Seconds until a job would begin if it were queued now.
+        """Seconds until a job would begin, after the jobs of `ahead` reservations and of the queue.
 
-        `key` is its shape, None if unknown. `ahead` is the number of reservations whose jobs will
-        run before it.
+        `key` is its shape, None if unknown.
         """
         before = self.queues.seconds_before(priority, key, rows, caller, self.times)
         before += ahead * self.times.expected(None)

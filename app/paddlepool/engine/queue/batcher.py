@@ -28,8 +28,8 @@ SHORT_RUN_SECONDS = 0.1
 and another instance may be free first."""
 
 SMALL_SECONDS = 1.0
-"""For so long after a job of a small request, batches of large requests have at most half of the
-rows and are not sent early: the next small request waits for a shorter run, and for one less."""
+"""For this time after a job that is not `large`, batches of `large` jobs have up to half the rows
+and are not sent to busy instances. The next such job waits for a shorter run, and for one less."""
 
 
 class Consumer(Protocol):
@@ -172,10 +172,7 @@ class Batcher:
             self._dispatching = False
 
     def _dispatch_one(self) -> bool:
-        """Hand over one batch, or drop the jobs of one that have ended; return whether to go on.
-
-        Returns False if no batch may run now, or no instance can take it.
-        """
+        """Hand over one batch; False if none may run now or no instance can take it."""
         if not self._free and self._queues.rows < self.max_rows:
             return False  # a busy instance receives only a full batch
         now = self.clock()
@@ -203,10 +200,7 @@ class Batcher:
         return jobs[: max(1, fitting)]
 
     def _pop_free(self) -> Consumer | None:
-        """Remove and return the healthy instance that became free last, or None.
-
-        Its memory is most likely still in the processor's caches.
-        """
+        """Remove and return the healthy instance that became free last, whose memory is warm."""
         while self._free:
             if self._free[-1].healthy():
                 return self._free.pop()
@@ -215,9 +209,8 @@ class Batcher:
     def _consumer_with_room(self, jobs: list[Job]) -> Consumer | None:
         """Return a busy instance that may receive these jobs before its run has ended, or None.
 
-        The jobs are sent early only if they fill a batch, have at most INLINE_BYTES and are known
-        to run for less than SHORT_RUN_SECONDS. While small requests arrive, `large` jobs are not
-        sent early.
+        Jobs are sent early only if they fill a batch, have few bytes and are known to run for a
+        short time, and not if they are `large` while small requests arrive.
         """
         full = jobs and sum(job.rows for job in jobs) >= self.max_rows
         if not full or sum(job.nbytes for job in jobs) > INLINE_BYTES:
@@ -236,7 +229,6 @@ class Batcher:
             self._dispatch_timer = asyncio.get_running_loop().call_later(seconds, self.dispatch)
 
     def _start(self, jobs: list[Job], now: float) -> Batch | None:
-        """Take jobs from the queue; return a batch of those that have not ended, or None."""
         started = []
         for job in jobs:
             self._queues.take(job)
@@ -271,10 +263,7 @@ class Batcher:
             self._times.record(batch.key, seconds)
 
     def requeue(self, *batches: Batch) -> None:
-        """Take back batches from an instance, and run them before queued jobs.
-
-        If the batcher is closed, their jobs fail with the error that close() got.
-        """
+        """Take back batches, which go before queued jobs; if closed, fail their jobs instead."""
         if self._closed_with is None:
             self._requeued.extend(batches)
             self.dispatch()
@@ -319,7 +308,6 @@ class Batcher:
 
     @property
     def depth(self) -> int:
-        """Number of jobs in the queue."""
         return len(self._queues)
 
     @property

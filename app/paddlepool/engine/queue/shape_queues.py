@@ -101,7 +101,6 @@ class ShapeQueues:
         return max(self._now, self._next_start.get(caller, 0.0))
 
     def add(self, job: Job) -> None:
-        """Queue a job at the caller's next turn."""
         start = self.start_of(job.caller)
         self._next_start[job.caller] = start + job.rows
         queue = self._queues.setdefault((job.priority, job.key), [])
@@ -114,9 +113,9 @@ class ShapeQueues:
             self._next_start = {caller: self._next_start[caller] for caller in self._rows}
 
     def remove(self, *jobs: Job) -> bool:
-        """Remove jobs that will not run, and move the later jobs of their callers forward.
+        """Remove jobs that will not run; return whether any of them was queued.
 
-        Jobs that are not queued are ignored. Returns whether any of them was queued.
+        The later jobs of their callers move forward.
         """
         removed = [(job, turn) for job in jobs if (turn := self._remove(job)) is not None]
         for job, turn in removed:
@@ -172,7 +171,6 @@ class ShapeQueues:
         return expired
 
     def next_deadline(self) -> float:
-        """Return the earliest deadline of a queued job; infinite if no job is queued."""
         return min((job.deadline for job in self), default=math.inf)
 
     def next_batch(self, now: float, *, free: int = 1) -> tuple[list[Job], float]:
@@ -221,10 +219,7 @@ class ShapeQueues:
         return jobs, mixed or rows >= limit
 
     def _runs(self, queue: QueueKey, more: int = 0) -> int:
-        """Number of runs of up to `max_rows` rows that a queue's jobs need.
-
-        A further job of `more` rows, at the end of the queue, is included.
-        """
+        """Number of runs that a queue's jobs and a further job of `more` rows need."""
         runs = left = 0
         for rows in (*[job.rows for _, job in self._queues.get(queue, ())], more):
             if rows > left:

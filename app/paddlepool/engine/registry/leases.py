@@ -24,10 +24,7 @@ class Leased:
             self._unleased.set()
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until no request holds this version, up to `timeout` seconds.
-
-        Returns False if one still holds it then.
-        """
+        """Wait until no request holds this version; False if one still does after `timeout` s."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._unleased.wait()

@@ -61,26 +61,17 @@ class LoadHistory:
                 self._failures[key] = reason
 
     def failed(self, name: str) -> frozenset[int | None]:
-        """Return the versions of this model that failed when last loaded.
-
-        None among them means that the model as a whole failed.
-        """
+        """Return the versions of this model that failed when last loaded; None stands for all."""
         return frozenset(version for model, version in self._failures if model == name)
 
     def knows(self, name: str, version: int | None) -> bool:
-        """Whether this version is being loaded or failed when last loaded.
-
-        For None: whether that is true of any version of the model, or of the model as a whole.
-        """
+        """Whether this version (any version if None) is being loaded or failed when last loaded."""
         known = {*self._loading, *self._failures}
         as_a_whole = (name, None) in self._failures and version in self._considered.get(name, ())
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
     def consider(self, name: str, versions: Iterable[int]) -> None:
-        """Set the versions that a failure of the whole model applies to.
-
-        Forgets why other versions of the model failed.
-        """
+        """Set the versions that a failure of the whole model concerns; forget others' failures."""
         considered = self._considered[name] = frozenset(versions)
         for key in [key for key in self._failures if key[0] == name]:
             if key[1] is not None and key[1] not in considered:

@@ -191,9 +191,9 @@ class ServedModel(Leased):
     def submit(
         self, inputs: Tensors, *, deadline: float, group: str | None = None, priority: int = 0
     ) -> asyncio.Future[InferResult]:
-        """Check and queue one job's tensors, which must fit into one run.
+        """Check and queue one job of up to `max_rows` rows.
 
-        Raises InvalidTensor, also for too many rows, and the errors of submit_all().
+        Raises InvalidTensor and the errors of submit_all().
         """
         [job] = self.checked([inputs])
         if job.rows > self.max_rows:
@@ -213,10 +213,7 @@ class ServedModel(Leased):
         return sum([self._ragged.nbytes(inputs) for inputs in jobs])
 
     def portion(self, group: str) -> int:
-        """Return the maximum jobs of one request that wait or run in a group at a time.
-
-        Raises InvalidParameter (group).
-        """
+        """Maximum jobs of one request that wait or run in a group. Raises InvalidParameter."""
         return self._group(group).portion
 
     def submit_all(
@@ -320,10 +317,7 @@ class ServedModel(Leased):
         return self._groups[self.config.default_group].status().started
 
     async def close(self) -> None:
-        """End every predictor and the pipeline, without waiting for leases: see drain().
-
-        Queued jobs fail with ModelNotReady. Runs that do not end soon are aborted.
-        """
+        """End every predictor and the pipeline, without draining. Queued jobs fail."""
         await asyncio.gather(*(group.close() for group in self._groups.values()))
         if self.pipeline is not None:
             self.pipeline.close()
@@ -339,10 +333,6 @@ class ServedModel(Leased):
         return group
 
     def _checked(self, inputs: Tensors) -> CheckedJob:
-        """Check one job and pad its ragged axes. Raises InvalidTensor.
-
-        Names, dtypes and shapes that were valid before are not checked again.
-        """
         shapes = tuple((name, array.dtype, array.shape) for name, array in inputs.items())
         rows_and_key = self._valid.get(shapes)
         rows = self._checked_rows(inputs) if rows_and_key is None else rows_and_key[0]
@@ -359,8 +349,7 @@ class ServedModel(Leased):
     def _checked_rows(self, inputs: Tensors) -> int:
         """Check names, dtypes and shapes; return the number of rows. Raises InvalidTensor.
 
-        If the model is not batched, a job counts as one row. Otherwise it may have as many rows as
-        MAX_PARTS full runs.
+        If the model is not batched, a job counts as one row.
         """
         expected = {spec.name for spec in self.inputs}
         if set(inputs) != expected:

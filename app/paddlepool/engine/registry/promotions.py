@@ -23,10 +23,7 @@ MAX_TRIALS = 8
 
 
 def promotions_path(state_file: Path | None) -> Path | None:
-    """Return the file of Promotions, beside the one that PADDLEPOOL_STATE_FILE names.
-
-    Returns None if nothing is stored: see state_path().
-    """
+    """Return the file of Promotions, beside that of state_path(); None if nothing is stored."""
     path = state_path(state_file)
     return None if path is None else path.with_suffix(".canaries.json")
 
@@ -148,10 +145,7 @@ class Promotions:
         self._trials = [*others, *own[1 - MAX_TRIALS :], trial]
 
     def reason(self, model: str, version: int | None) -> str:
-        """Return why a published version is not served, by its trial.
-
-        Returns "" if it has no trial or was promoted.
-        """
+        """Return a version's trial as the reason why it is not served; "" if none or promoted."""
         for trial in self.trials(model):
             if trial.version == version and trial.state != "promoted":
                 return f"canary: {trial.state}{f': {trial.reason}' if trial.reason else ''}"
@@ -197,10 +191,9 @@ class Canaries:
         return self._promotions.reason(model, version)
 
     def read(self, canary: Canary) -> ServedModel:
-        """Read and verify a version without starting a process. Blocks.
+        """Read and verify a version, blocking, without starting it. May be called in any thread.
 
-        May be called in any thread. Raises ModelNotFound, ConfigError and ManifestError, and
-        OSError if the system does not let the server read a file.
+        Raises ModelNotFound, ConfigError, ManifestError and OSError.
         """
         files = self._repository.read(canary.name, canary.version, low_priority=True)
         return ServedModel(files, context=self._context)
