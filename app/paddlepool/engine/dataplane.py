@@ -119,7 +119,8 @@ class DataPlane:
         """Answer one request of a task ("segment", "sentiment") with its pipeline.
 
         By default, the task's default model answers, with the version that ModelRegistry.acquire()
-        chooses and its default group. `read` returns the pipeline's payload. It is called when a
+        chooses and its default group. For a composed model, `group` has the form that
+        ComposedModel.parts_with() takes. `read` returns the pipeline's payload. It is called when a
         place in the queue has been reserved, because reading some bodies is costly. The deadline is
         `timeout` seconds from this call.
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from paddlepool.contracts.resources import CPUINFO, SUMS_OF_32_BITS
+
 INT32 = np.iinfo(np.int32)
 SENTINEL = 2**62
 """Larger constants mean "to the end" in slices."""
@@ -140,7 +142,7 @@ def tables(model: Any) -> Mapping[str, int]:
 
 
 def lost_axes(program: bytes) -> list[str]:
-    """Return a message for each kind of reduction of an ONNX program whose axes are ignored."""
+    """Return a message for each kind of ONNX reduction whose axes OpenVINO would ignore."""
     if not any(name.encode() in program for name in REDUCTIONS):
         return []
     import onnx
@@ -171,7 +173,6 @@ def saturating(program: bytes, model: Any) -> bool:
     )
 
 
-def has_vnni(processor: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor adds int8 products in 32 bits, according to /proc/cpuinfo."""
-    words = processor.read_text().split()
-    return any(flag in words for flag in ("avx512_vnni", "avx_vnni", "amx_int8"))
+def has_vnni(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the processor adds int8 products in 32 bits, by the flags in `cpuinfo`."""
+    return not SUMS_OF_32_BITS.isdisjoint(cpuinfo.read_text().split())

@@ -99,7 +99,7 @@ class Yielding:
     def serving(self, threads: int) -> None:
         """Add `threads`, which may be negative, to the number of threads that run requests.
 
-        Openings are suspended while these threads leave at most one core free.
+        Openings are suspended while there are such threads and they leave at most one core free.
         """
         self._busy += threads
         crowded = self._busy >= self._limit

@@ -115,7 +115,7 @@ def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
 
 
 def _make_cache() -> None:
-    """Create the directory that the import of Paddle needs and could not create any more."""
+    """Create the directory that the import of Paddle needs, and could not create when confined."""
     with contextlib.suppress(OSError, RuntimeError):
         cache = Path("~/.cache/paddle/dataset").expanduser()
         cache.mkdir(parents=True, exist_ok=True)

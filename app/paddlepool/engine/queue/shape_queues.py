@@ -35,7 +35,7 @@ class ServiceTime:
             self._by_shape.popitem(last=False)
 
     def expected(self, key: ShapeKey | None) -> float:
-        """Usual seconds of one run, of any shape if `key` is None; 0 before any run."""
+        """Usual seconds of a run of this shape; of any shape if `key` is None or has not run."""
         return self._by_shape.get(key, self._overall or 0.0)
 
 
