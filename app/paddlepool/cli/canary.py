@@ -33,7 +33,7 @@ def configure(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         )
         parser.set_defaults(act=partial(act, action))
         parser.add_argument("model", metavar="MODEL")
-        parser.add_argument("--url", default=URL, help=f"of the server (default {URL})")
+        parser.add_argument("--url", default=URL, help=f"address of the server (default {URL})")
         parser.add_argument("--json", action="store_true", help="print the reply as JSON")
 
 

@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     up = actions.add_parser("up", help="serve until a signal")
     up.add_argument(
-        "--address", help="a Ray cluster's, or `auto`; default: start one on this machine"
+        "--address", help="address of a Ray cluster, or `auto`; default: start Ray on this machine"
     )
     up.add_argument("--host", default="127.0.0.1", help="address to listen on")
     up.add_argument("--port", type=int, default=8000, help="port to listen on")

@@ -24,9 +24,9 @@ class Caller:
     """Who sent a request, by API key or address: the unit of quotas and of fair queues.
 
     `name` is "key N" for the N-th API key, or the client's address (for IPv6, its network). It is
-    empty if the address is unknown, and outside of a request. `may_start` says whether a request of
-    the caller may start an instance group that is not running. `quota` is None if nothing is
-    limited.
+    empty if callers are not distinguished, and outside of a request. `may_start` says whether a
+    request of the caller may start an instance group that is not running. `quota` is None if
+    nothing is limited.
     """
 
     name: str = ""
