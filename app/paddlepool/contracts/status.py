@@ -161,7 +161,7 @@ class TrialEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A new version that must prove itself against `current`, the version that served then.
+    """A new version that must prove itself against `current`, which served when the trial began.
 
     `sha256` is the fingerprint of its files. `since` is when the trial began and `at` when it was
     decided, in seconds since 1970; `at` is None before that. `by` says who decided: the

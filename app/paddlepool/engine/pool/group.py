@@ -348,7 +348,7 @@ class Group:
         return self._batcher.live > 0 and not self._unusable_reason()
 
     def accepts_jobs(self) -> bool:
-        """Whether a job may be queued: the group is ready, or starts on demand and can."""
+        """Whether a job may be queued: the group is ready, or can be started on demand."""
         return self.ready() or (self._on_demand and not self._unusable_reason())
 
     def status(self) -> GroupStatus:

@@ -1,11 +1,11 @@
 """Confines a child process, in case a client's data makes it run foreign code.
 
-Codecs and predictors get no new privileges and no sockets. They cannot start, signal or inspect
-other processes, change the mode or owner of a file, or use a terminal. They read only code,
+Codecs and predictors get no new privileges and can create no sockets. They cannot start, signal or
+inspect other processes, change the mode or owner of a file, or use a terminal. They read only code,
 libraries and information about the system; a predictor also reads its model. They write only to
-/dev/null. A predictor also writes to the devices of a GPU, and to a temporary directory while it
-converts its program. If the kernel lacks one of these measures, the others still apply; the parent
-gets the list of the measures in force.
+/dev/null. A predictor also writes to the devices of a GPU. While it is opened to convert its
+program, it may start programs and write to a temporary directory. If the kernel lacks one of these
+measures, the others still apply; the parent gets the list of the measures in force.
 """
 
 import contextlib

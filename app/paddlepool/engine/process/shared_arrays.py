@@ -82,7 +82,7 @@ class SharedArrays:
         return views
 
     def _update_size(self) -> int:
-        """Update and return the block's size; the other side may have grown it."""
+        """Update and return the block's size, up to MAX_BYTES; the other side may have grown it."""
         self._size = min(os.fstat(self.descriptor).st_size, MAX_BYTES)
         return self._size
 

@@ -15,7 +15,7 @@ limit, a small request with a size of 1 on a ragged axis could take `step` times
 
 
 def free_axes(inputs: Sequence[TensorSpec]) -> dict[str, tuple[str, int]]:
-    """Map each free axis, by its name in config.toml such as `x.1`, to its input and number."""
+    """Map the name of each free axis in config.toml, such as `x.1`, to its input and number."""
     return {
         f"{spec.name}.{axis}": (spec.name, axis)
         for spec in inputs
