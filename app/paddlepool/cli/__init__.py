@@ -41,9 +41,9 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of `argv`, by default that of this process, and return its exit code.
 
-    It is also 1 after a PaddlepoolError or OSError, whose message is printed on standard error, or
-    if the client's package is missing; 130 after Ctrl-C; and BROKEN_PIPE if the reader of the
-    output has gone. Exits (SystemExit) for `--help` and for options that argparse rejects.
+    The code is 1 after a PaddlepoolError or OSError, whose message is printed on standard error,
+    and if the client's package is missing. It is 130 after Ctrl-C, and BROKEN_PIPE if the reader of
+    the output has gone. Exits (SystemExit) for `--help` and for options that argparse rejects.
     """
     listing = "\n".join(f"  {name:<10} {line}" for name, (_, line) in COMMANDS.items())
     parser = argparse.ArgumentParser(

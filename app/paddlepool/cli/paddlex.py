@@ -254,7 +254,8 @@ def _realistic_shapes(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of inputs to warm up: `shapes`, which are those of the samples.
 
-    For a recogniser of text: a line of the width in `config`, one of twice that width, ROWS lines.
+    For a recogniser of text they are instead one line of the width in `config`, one line of twice
+    that width, and ROWS lines.
     """
     line = next(
         (s.parameters for s in config.operations if isinstance(s.parameters, RecResizeImg)), None

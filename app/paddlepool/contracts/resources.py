@@ -137,7 +137,7 @@ class Processor:
 
 
 def processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """Describe the processor; both tuples are empty if the system reports no instruction sets."""
+    """Describe the processor; its tuples are empty if the system reports no instruction sets."""
     x86 = cpu_line("flags", cpuinfo)
     flags = (x86 or cpu_line("Features", cpuinfo) or "").split()
     known = X86 if x86 else ARM if flags else ()

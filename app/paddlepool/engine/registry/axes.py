@@ -54,8 +54,8 @@ class EqualAxes:
 class RaggedAxes:
     """Input axes that are padded with zeros at their end, to the next multiple of a step.
 
-    Rows of different sizes then share a run, and an axis has at most `max / step` sizes. Backends
-    keep memory for each shape, so this also limits the memory of a predictor.
+    Rows of different sizes can then share a run, and an axis has at most `max / step` sizes.
+    Backends keep memory for each shape, so this also limits the memory of a predictor.
     """
 
     def __init__(self, config: ModelConfig, inputs: Sequence[TensorSpec]) -> None:

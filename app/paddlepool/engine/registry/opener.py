@@ -59,7 +59,7 @@ class Opener:
     async def _open_chosen(
         self, files: ModelFiles, low_priority: bool, default: bool
     ) -> ServedModel:
-        """Open a version with the stored choice, or the first group if the choice cannot start."""
+        """Open a version with the stored choice of "auto" if it starts, else the default group."""
         choice = None if files.config.first_group is None else self._stored_choice(files)
         try:
             return await self.start(files, choice, low_priority=low_priority, default=default)

@@ -334,9 +334,9 @@ class ModelRegistry:
         self._context.observer.retired(model=model.name, served=self._models.get(model.name, ()))
 
     async def load_all(self) -> list[str]:
-        """Load every model of the repository, all at the same time and at full speed.
+        """Load every model of the repository at full speed: composed ones after all others.
 
-        A model that cannot be loaded stays UNAVAILABLE with its reason. Returns the models that
+        A model that cannot be loaded is UNAVAILABLE in index(), with its reason. Returns those that
         could not be read because of an OSError: they may be loaded later without a change. Raises
         ConfigError or OSError only if the repository itself cannot be read.
         """
