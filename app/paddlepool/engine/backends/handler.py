@@ -1,8 +1,8 @@
 """The child's side of a backend: its handler, its options, and the ONNX form of its program.
 
 An ONNX program is read as it is; a Paddle program is converted. The conversion is not trusted:
-before an instance serves, the engine runs the version's golden self-test on the converted program.
-The self-test's expected outputs come from the reference program.
+before an instance serves, the engine runs the version's self-test on the converted program. The
+expected outputs of that test come from the original program.
 """
 
 import os
