@@ -131,7 +131,7 @@ class BackendError(OperatorError):
 
 
 class BackendUnavailable(BackendError):
-    """This machine, or this build of a framework, cannot run the instance group's options."""
+    """This machine, or this build of a framework, cannot run the instance group."""
 
 
 class RunRefused(BackendError):
