@@ -1,4 +1,4 @@
-"""The ASGI application: all routers, the layers around them, and the OpenAPI document."""
+"""The ASGI application: its routers, the middleware around them, and its OpenAPI document."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -75,7 +75,8 @@ COMPATIBLE_APIS: tuple[CompatibleApi, ...] = (
 COMPATIBLE_APIS_VARIABLE = f"{PREFIX}COMPATIBLE_APIS"
 
 BODY_SHARE = 4
-"""By default, all request bodies use at most 1 / BODY_SHARE of the memory; so do unread replies."""
+"""By default, all request bodies together may use 1 / BODY_SHARE of the memory, and all unread
+replies together as much again."""
 
 ACCEPTED = (
     "Authorization",
@@ -100,6 +101,8 @@ def build_application(
     """Build the HTTP application around `services`.
 
     If there are `keys`, requests need one, except on the paths that KeyRules leaves open.
+    `app.state` has `services` as `paddlepool`, and `gates`, which gRPC shares. Raises ConfigError
+    if two endpoints have the same method and path.
     """
     settings, tasks = services.settings, tuple(tasks)
     card = [name for task in tasks for name in task.card]
@@ -177,7 +180,8 @@ def enabled_apis(settings: PluginSettings, tasks: Container[str]) -> tuple[Compa
 
     If PADDLEPOOL_COMPATIBLE_APIS is unset, all are enabled. The server's own APIs are left out if
     `tasks` lacks their task. Raises ConfigError if the setting names an API that does not exist, if
-    two APIs have the same name, or if one of another package cannot be loaded or has no task.
+    two APIs have the same name, or if an enabled one of another package cannot be loaded or names a
+    task that does not exist.
     """
     words = [word.partition("=") for word in settings.compatible_apis]
     declared = declarations(
@@ -206,7 +210,10 @@ def enabled_apis(settings: PluginSettings, tasks: Container[str]) -> tuple[Compa
 
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
-    """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
+    """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC.
+
+    `buckets` is None if the settings limit no quota.
+    """
     concurrent = settings.quota_concurrent_requests
     quotas = {
         "requests": settings.quota_requests_per_minute,

@@ -1,4 +1,4 @@
-"""The names that a task's function in a codec process imports (docs/new-task.md).
+"""The names that a package's functions for codec processes may import (docs/new-task.md).
 
 docs/stability.md says how long they stay. `paddlepool.plugin` has the names for code that runs in
 the server's own process.

@@ -58,7 +58,8 @@ from paddlepool.tasks.task import (
 )
 
 ON_DEMAND_SHARE = 4
-"""Groups that start on demand use about 1 / ON_DEMAND_SHARE of the memory by default."""
+"""By default, no further group starts on demand while the groups that were started on demand hold
+1 / ON_DEMAND_SHARE of the memory."""
 
 log = logging.getLogger("paddlepool.server")
 
@@ -72,14 +73,16 @@ def create_app(
 ) -> FastAPI:
     """Build the application.
 
-    Its lifespan starts to load the models; the socket opens before they are loaded. `tasks` are the
-    tasks by name; None means those of load_tasks(). `settings` include the settings that they
-    declare (paddlepool.tasks.task.settings_class).
+    Its lifespan starts to load the models. It accepts connections before they are loaded, unless
+    `lifecycle.accepts_when_ready` is set. `registry` is for tests; None means one over the model
+    repository. `tasks` are the tasks by name; None means those of load_tasks(). `settings` include
+    the settings that they declare (paddlepool.tasks.task.settings_class).
 
     Raises ConfigError if the model repository or the key file cannot be read, the key file has no
-    key, the settings name a task or a picture format that does not exist, a task or a compatible
-    API cannot be loaded, the settings enable gRPC or tracing and the extra is not installed, or
-    tracing is on and an OTEL_* variable is wrong.
+    key, the settings name a task, a compatible API or a picture format that does not exist, a task
+    or a compatible API cannot be loaded, two of them have the same name or endpoint, the settings
+    enable gRPC or tracing and the extra is not installed, or tracing is on and an OTEL_* variable
+    is wrong. Raises OSError if a model's config.toml cannot be read.
     """
     if settings.grpc_port is not None:
         with extra("grpc", setting="PADDLEPOOL_GRPC_PORT"):
@@ -168,9 +171,9 @@ def create_app(
 
 @contextmanager
 def extra(name: str, *, setting: str) -> Iterator[None]:
-    """Raise ConfigError if an import in the block finds a package missing.
+    """Raise ConfigError if the block imports a package that is not installed.
 
-    The error names the setting and the command that installs the extra `name`.
+    The error names the `setting` and the command that installs the extra `name`.
     """
     try:
         yield
@@ -194,9 +197,10 @@ class _Parts:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
-    """Load models in a task so the socket opens at once; close everything after the drain.
+    """Start to load the models and open gRPC; after the drain, close everything.
 
-    With Lifecycle.accepts_when_ready, connections are accepted only when the models are ready.
+    The server accepts connections when this yields: at once, or with Lifecycle.accepts_when_ready
+    when the models are ready or a signal ends the server first.
     """
     services, workers = parts.services, parts.workers
     stopping = threading.Event()
@@ -231,7 +235,10 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
 
 
 async def _load(parts: _Parts, stopping: threading.Event) -> None:
-    """Load every model, start to compare groups, and poll for changes if the settings say so."""
+    """Load every model, start to compare groups, and poll for changes if the settings say so.
+
+    A model that cannot be loaded is logged, and the server goes on without it.
+    """
     settings, registry = parts.services.settings, parts.services.registry
     build = partial(RepositoryWatcher, parts.repository, registry)
     watcher = await in_thread_or_inline("repository", build)
@@ -262,7 +269,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
 
 
 def _facts_of(served: AnyModel) -> dict[str, str]:
-    """Return what the log says of a served model: its parts, or its default group and weights."""
+    """Return what the log says of a model: its parts, or its default group, program and weights."""
     if isinstance(served, ComposedModel):
         parts = (f"{name}={part.name}@{part.version}" for name, part in served.parts.items())
         return {"parts": ", ".join(parts)}
@@ -279,7 +286,8 @@ def _facts_of(served: AnyModel) -> dict[str, str]:
 def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
     """Build the executors that pipelines share; /metrics counts their codec processes.
 
-    These are warmed up for the `tasks`; other tasks can use them too.
+    The codec processes are not started yet. They will be warmed up for `tasks`; other tasks can use
+    them too. Raises ConfigError if the settings name a picture format that does not exist.
     """
     limits = PictureLimits(
         pixels=settings.image_max_pixels,
@@ -313,9 +321,9 @@ def _open_background(
     tasks: Mapping[str, Task],
     choices: StoredChoices,
 ) -> Background:
-    """Return the thread that compares groups and versions, not yet started.
+    """Build the thread that compares groups and versions; it is not started yet.
 
-    If `prove_groups` is off, no default group is chosen either.
+    If `prove_groups` is off, it does not choose default groups either.
     """
     registry, prove = canaries.registry, settings.prove_groups
     suspension = Suspension()
@@ -353,10 +361,11 @@ async def build_pipeline(
     workers: Workers,
     info: ServedModelInfo,
 ) -> Pipeline | None:
-    """Register a model with the metrics and build its pipeline, None if it has no task.
+    """Register a model with the metrics and build its pipeline; None if it has no task.
 
-    Waits for the codec processes if the model's task uses them. Raises ConfigError if the model
-    does not fit its task, and BackendError if the codec processes do not start.
+    Waits for the codec processes if its task warms them up. Raises ConfigError if the task does not
+    exist or the model does not fit it, BackendError if the codec processes do not start, and the
+    errors of ModelRepository.config().
     """
     task = task_of(info, tasks)
 

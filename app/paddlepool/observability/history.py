@@ -81,9 +81,10 @@ Cumulative = tuple[int, "array[int]", float]
 class WindowedHistogram:
     """A histogram that can return the observations after a given interval; not thread-safe.
 
-    It keeps the cumulative counts at the end of each interval with observations, so a window is one
-    subtraction, however many observations it has. At most `INTERVALS` + 2 sets of counts are kept;
-    a set has one count for each bucket.
+    Intervals are numbered in the order of time. The histogram keeps the cumulative counts at the
+    end of each interval with observations, so a window is one subtraction, however many
+    observations it has. At most `INTERVALS` + 2 sets of counts are kept; a set has one count for
+    each bucket.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -92,7 +93,10 @@ class WindowedHistogram:
         self._cumulative.append((-1, array("Q", [0] * (len(bounds) + 1)), 0.0))
 
     def observe(self, interval: int, value: float) -> None:
-        """Count a value in the first bucket whose bound it does not exceed, as Prometheus does."""
+        """Count a value in the first bucket whose bound it does not exceed, as Prometheus does.
+
+        `interval` is the current one: never before that of an earlier call.
+        """
         last, buckets, total = self._cumulative[-1]
         if last != interval:
             buckets = buckets[:]
@@ -110,7 +114,7 @@ class WindowedHistogram:
         return self._cumulative[-1][0]
 
     def after(self, interval: int) -> Counts:
-        """Return the observations after the end of `interval`."""
+        """Return the observations after the end of `interval`, as far as they are still kept."""
         earlier = (entry for entry in reversed(self._cumulative) if entry[0] <= interval)
         return _difference(self._cumulative[-1], next(earlier, self._cumulative[0]))
 
@@ -128,6 +132,9 @@ def _difference(later: Cumulative, earlier: Cumulative) -> Counts:
 
 class History:
     """The last hour of all groups; thread-safe. Metrics records each value here and in /metrics.
+
+    A replay is a request that ran again on another group, whose outputs are then compared with
+    those of the default group.
 
     **Invariant**: memory is bounded. Series come from closed sets. If a series has not run for an
     hour, its runs are dropped when a new series begins. A histogram keeps at most 362 sets of
@@ -162,6 +169,7 @@ class History:
             histogram.observe(now, seconds)
 
     def drifted(self, model: str, group: str, drift: float, agreement: float | None) -> None:
+        """Record a replay in the current interval; its agreement is None if it has no measure."""
         with self._lock:
             drifts, agreements = self._replays[model, group]
             drifts.observe(self.interval(), drift)
@@ -171,7 +179,8 @@ class History:
     def window(self, series: Series, intervals: int) -> tuple[Counts, Counts, Counts]:
         """Return a group's observations in the last `intervals`, including the current one.
 
-        These are the seconds of its runs, then the drift and the agreement of its replays.
+        These are the seconds of its runs, then the drift and the agreement of its replays. Replays
+        are counted for all versions of the model together.
         """
         with self._lock:
             since = self.interval() - intervals
@@ -180,9 +189,10 @@ class History:
             return runs.after(since), drift.after(since), agreement.after(since)
 
     def runs(self, after: int) -> dict[Series, list[tuple[int, Counts]]]:
-        """Return each series' finished intervals after the number `after` in which it ran.
+        """Return, for each series, the finished intervals in which it ran, oldest first.
 
-        Intervals before the last hour, and series without any, are left out.
+        Only intervals of the last hour with a number above `after` count. A series without any is
+        left out.
         """
         with self._lock:
             now = self.interval()

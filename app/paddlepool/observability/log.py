@@ -20,12 +20,12 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def extras(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the values that the caller gave as `extra`."""
+    """Return the values that were passed to the log call as `extra`."""
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats time, level, event and the caller's `extra` as one line of JSON, ASCII only."""
+    """Formats time, level, logger, event, `extra` and exception as one line of JSON, ASCII only."""
 
     def __init__(self, *, replica: str = "") -> None:
         """Add the name of the `replica` to every line, unless it is empty."""
@@ -53,7 +53,7 @@ FLUSH_SECONDS = 5.0
 
 
 class BoundedQueueHandler(logging.handlers.QueueHandler):
-    """Hands lines to a thread that formats and writes them: a slow reader delays no request.
+    """Passes lines to a thread that formats and writes them: a slow reader delays no request.
 
     While `WAITING_LINES` lines wait, further ones are dropped, and a later line reports how many.
     """
@@ -80,17 +80,20 @@ class BoundedQueueHandler(logging.handlers.QueueHandler):
         self.lines.put_nowait(record)
 
     def close(self) -> None:
-        """Write the waiting lines. logging.shutdown() calls this even on a closed handler."""
+        """Write the waiting lines, as BatchingListener.stop() does.
+
+        logging.shutdown() calls this even on a closed handler.
+        """
         self.listener.stop()
         super().close()
 
 
 class BatchingListener(logging.handlers.QueueListener):
-    """Writes lines together, every `INTERVAL_SECONDS`.
+    """Writes lines together, every `INTERVAL_SECONDS`, or before they exceed one pipe write.
 
-    The standard listener is woken by each line. It would write right after the line's request, and
+    The standard listener wakes up for each line. It would write right after the line's request, and
     hold the interpreter lock when the client's next request arrives. Lines are written together,
-    because the event loop must give up that lock after each write.
+    because this thread takes the lock from the event loop after each write.
     """
 
     def __init__(self, handler: BoundedQueueHandler, stream: TextIO) -> None:
@@ -129,13 +132,17 @@ class BatchingListener(logging.handlers.QueueListener):
             self._stream.flush()
 
     def stop(self) -> None:
-        """Write the waiting lines and stop; wait at most `FLUSH_SECONDS` for a reader."""
+        """Write the waiting lines and stop; waits at most `FLUSH_SECONDS`, then loses the rest."""
         self.enqueue_sentinel()
         self._stopped.wait(FLUSH_SECONDS)
 
 
 def configure(level: str, *, form: logging.Formatter | None = None) -> None:
-    """Send all logs of the process to standard error through `form`, by default as JSON."""
+    """Send all logs of the process to standard error through `form`, by default as JSON.
+
+    Lines below `level`, such as "info", are dropped. Replaces the handlers of the root logger and
+    of uvicorn.
+    """
     handler = BoundedQueueHandler(sys.stderr)
     handler.setFormatter(form or JsonFormatter())
     root = logging.getLogger()
@@ -153,7 +160,7 @@ def configure(level: str, *, form: logging.Formatter | None = None) -> None:
 
 
 def _is_wanted(record: logging.LogRecord) -> bool:
-    """Return whether to keep uvicorn's line.
+    """Return whether to keep a line of uvicorn's logger.
 
     Our own line `connection refused` says more about a malformed request. When the end of a drain
     cancels requests, uvicorn logs their number first, so their tracebacks add nothing.
@@ -166,12 +173,15 @@ COLOURS = {"good": "32", "warning": "33", "bad": "31", "dim": "2", "bold": "1"}
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether `stream` is a terminal with colours and NO_COLOR (no-color.org) is not set."""
+    """Return whether `stream` is a terminal, TERM is not "dumb" and NO_COLOR is not set.
+
+    See no-color.org.
+    """
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class TerminalFormatter(logging.Formatter):
-    """Formats time of day, event and the caller's `extra` as a readable line, in colour or not."""
+    """Formats time of day, event and `extra` as a line for people; `colour` adds ANSI colours."""
 
     def __init__(self, *, colour: bool) -> None:
         super().__init__()

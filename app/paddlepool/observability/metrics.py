@@ -31,8 +31,8 @@ ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 class HistogramFamily(Collector):
     """All series of one histogram; a series with labels appears with its first observation.
 
-    The library's own Histogram tests its buckets one by one and takes two locks for each value, and
-    a request for one text records six values. May be used in any thread.
+    It may be used in any thread. prometheus_client's own Histogram tests its buckets one by one and
+    takes two locks for each value, and a request for one text records six values.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HistogramFamily(Collector):
             self._series.setdefault(labels, self._empty[:])[-2] += 1
 
     def keep(self, wanted: Callable[[Sequence[str]], bool]) -> None:
-        """Drop the series whose label values `wanted` does not accept."""
+        """Drop the series for whose label values `wanted` returns False."""
         with self._lock:
             series = self._series.items()
             self._series = {labels: counts for labels, counts in series if wanted(labels)}
@@ -226,7 +226,10 @@ def _canary_families(canaries: Iterable[CanaryStatus]) -> Iterator[Metric]:
 
 @dataclass(frozen=True, slots=True)
 class WithInstanceGroup(Collector):
-    """Copies the label `predictor` of each series that has it to a label `instance_group`."""
+    """A collector of the series of `inner`, with `predictor` repeated as `instance_group`.
+
+    Series without the label `predictor` stay as they are.
+    """
 
     inner: Collector
 
@@ -368,7 +371,7 @@ class Metrics:
         self.history.record_run(Series(model, version, group), seconds)
 
     def retired(self, *, model: str, served: Collection[int]) -> None:
-        """Drop the run times of the model's versions that are not served."""
+        """Drop the run times of those versions of the model that are not in `served`."""
         versions = frozenset(map(str, served))
         self._infer.keep(lambda labels: labels[0] != model or labels[1] in versions)
 
@@ -386,7 +389,11 @@ class Metrics:
         self._rejected.labels(self._model(model), reason).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """Record how far one replay is from the default group's answer, and how well they agree."""
+        """Record the comparison of one replayed request with the default group's answer.
+
+        `drift` is the result of contracts.tensors.largest_difference(), which may be infinite.
+        `agreement` is from 0 to 1; None if the model has no measure.
+        """
         if math.isinf(drift):
             self._drift.observe_infinite(self._model(model), group)
         else:
@@ -399,7 +406,10 @@ class Metrics:
         self._shadowed.labels(self._model(model), outcome).inc()
 
     def shadow_outcomes(self, model: str) -> dict[str, int]:
-        """Return the number of a model's sampled requests since the start, by outcome."""
+        """Return the number of a model's sampled requests since the start, by outcome.
+
+        Empty for a model that expect_model() has not declared.
+        """
         samples = next(iter(self._shadowed.collect())).samples
         return {
             sample.labels["outcome"]: int(sample.value)
@@ -408,7 +418,7 @@ class Metrics:
         }
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
-        """Record the padding tokens that fill the buckets of a request's texts."""
+        """Count the padding tokens that filled a request's texts up to the length of a bucket."""
         self._padding.labels(self._model(model), group).inc(tokens)
 
     def _model(self, model: str) -> str:

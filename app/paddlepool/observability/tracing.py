@@ -58,7 +58,7 @@ Place = tuple[str, float, float, Mapping[str, str | int]]
 
 
 class RequestSpan:
-    """The span of one request, from its headers to its end, in one task."""
+    """The span of one request; begin it and end it in the same asyncio task."""
 
     def __init__(self, span: Span, tracing: Tracing, *, has_parent: bool) -> None:
         self.trace_id = f"{span.get_span_context().trace_id:032x}"
@@ -78,10 +78,10 @@ class RequestSpan:
         failed: bool,
         why: str = "",
     ) -> None:
-        """End the span, and make the spans of its stages.
+        """End the span, and make the spans of the stages that trace_stages() has reported.
 
-        `error` is the error's code, or empty; `why` is its text for people. `failed` means that
-        the server caused the error, not the client.
+        `name` and `attributes` are known only now. `error` is the error's code, or empty; `why` is
+        its text for people. `failed` means that the server caused the error, not the client.
         """
         CURRENT.set(None)
         span = self.span
@@ -117,7 +117,10 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, name: str, values: Values, attributes: Mapping[str, str]) -> RequestSpan:
-        """Start the span of a request; it is this task's current one until end()."""
+        """Start the span of a request; CURRENT has it until its end().
+
+        `values` returns the request's headers, which may name the client's trace.
+        """
         parent = self._parent(values)
         span = self.tracer.start_span(name, parent, SpanKind.SERVER, attributes)
         has_parent = get_current_span(parent).get_span_context().is_valid
@@ -126,7 +129,10 @@ class Tracing:
         return request
 
     def _parent(self, values: Values) -> Context:
-        """Read the parent span from headers, except those that the W3C standard says to ignore."""
+        """Return the parent span that the headers name, or an empty context.
+
+        A repeated traceparent is ignored, and so is a header of more than MOST_CHARACTERS.
+        """
         headers = {name: list(values(name)) for name in (TRACEPARENT, "tracestate")}
         if len(headers[TRACEPARENT]) != 1:
             return Context()
@@ -134,7 +140,7 @@ class Tracing:
         return self._propagator.extract(fit, Context())
 
     def close(self) -> None:
-        """Send the remaining spans, for a few seconds at most."""
+        """Send the remaining spans; return after FLUSH_SECONDS even if some are not sent."""
         # shutdown() waits half a minute, or longer if the collector does not answer.
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
@@ -142,7 +148,7 @@ class Tracing:
 
 
 def trace_stages(output: RequestOutput, results: Sequence[InferResult]) -> None:
-    """Report the stages of the current request to its span, if it has one that is recorded."""
+    """Store the stages of the current request in its span; without a recording span, do nothing."""
     request = CURRENT.get()
     if request is not None and request.span.is_recording():
         request.where = {MODEL: output.model, VERSION: output.version, GROUP: output.group}
@@ -154,7 +160,8 @@ def _places(
 ) -> list[Place]:
     """Return each stage's start and end on the jobs' clock; the last stage ended at `now`.
 
-    Jobs of one request run in parallel: each has a queue stage and a run of its own.
+    `results` is not empty. Jobs of one request run in parallel: each has a queue stage and a run of
+    its own.
     """
     places: list[Place] = []
     queued = min(result.enqueued for result in results)
@@ -203,7 +210,7 @@ log = logging.getLogger("paddlepool.tracing")
 
 
 def open_tracing() -> Tracing:
-    """Start exporting spans, and add trace IDs to log lines.
+    """Start exporting spans, and add trace IDs to the lines of the present log handlers.
 
     Raises ConfigError if OTEL_* variables are malformed or request something unsupported.
     """
@@ -240,7 +247,7 @@ def open_tracing() -> Tracing:
 
 
 class Delivery(SpanExporter):
-    """Logs once, with the reason, when spans cannot be delivered, and once when they can again."""
+    """Passes spans to `exporter`; logs when delivery begins to fail, and when it works again."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -268,7 +275,7 @@ class Delivery(SpanExporter):
 
 
 class _FirstMessage(logging.Handler):
-    """Keeps the first log line, which has the reason; later lines only report retries."""
+    """Keeps the first log line after `message` is cleared; later lines only report retries."""
 
     message = ""
 

@@ -35,7 +35,7 @@ API_NAMES = ("rembg", "removebg", "tei", "huggingface", "paddlex")
 
 
 def split_words(value: Any) -> Any:
-    """Split a comma-separated text; return any other value unchanged.
+    """Split a comma-separated text into a tuple of words; return any other value unchanged.
 
     Raises ValueError for a text that has commas but no words.
     """
@@ -60,9 +60,9 @@ T = TypeVar("T", bound=BaseModel)
 
 
 def split_pairs(value: Any) -> Any:
-    """Split `a=b,c=d` into a dict; return any value but a text unchanged.
+    """Split the text `a=b,c=d` into a dict; return any other value unchanged.
 
-    Raises ValueError if a name or a value is missing.
+    Of pairs with the same name, the last counts. Raises ValueError if a name or a value is missing.
     """
     if not isinstance(value, str):
         return value
@@ -229,8 +229,8 @@ class Settings(PluginSettings):
     """No further group starts on demand while the started ones hold this many resident bytes. 0: a
     quarter of the memory of the machine or the container."""
     on_demand_idle_seconds: Annotated[float, Field(ge=0, le=86_400)] = 600.0
-    """A group that was started on demand is stopped when no request has used it for so long; the
-    next one starts it again. 0: never."""
+    """Seconds without a request after which a group that was started on demand is stopped; the next
+    request starts it again. 0: never."""
     shadow_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of answered requests that run again on the model's other instance groups, in idle
     moments, to compare times and outputs."""
@@ -240,14 +240,15 @@ class Settings(PluginSettings):
     shadow_max_predictors: UpTo64 = 4
     """Maximum predictor processes that are kept open for these runs."""
     prove_groups: Literal["off", "started", "all"] = "started"
-    """Instance groups whose effect is measured in idle moments. `all` opens each group of each
-    model once, for a moment, also those that start on demand."""
+    """Instance groups that are measured in idle moments. `off`: none, and no default group is
+    chosen. `all` opens each group of each model once, also those that start on demand."""
 
     precision: Literal["auto", "exact"] = "auto"
-    """`exact` chooses no default group whose outputs differ by more than 0.0001 from the first
-    group's."""
+    """`auto` may choose a default group of lower precision. `exact` chooses none whose outputs
+    differ by more than 0.0001 from those of the group that serves first."""
     state_file: Path | None = None
-    """File that keeps chosen default groups for the next start, or `off`."""
+    """File that keeps chosen default groups for the next start; promoted versions are kept beside
+    it. `off`: none. Unset: a file in the user's home."""
     canary_judge: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{0,253}$")] = ""
     """Name of the replica (`PADDLEPOOL_REPLICA`) that alone judges new versions. The others follow
     its verdict, which they read beside `PADDLEPOOL_STATE_FILE`. Unset: each replica judges."""
@@ -323,7 +324,10 @@ class Settings(PluginSettings):
         return names
 
     def hosts(self) -> tuple[str, ...]:
-        """Return the names that a request's Host header may have; `*` accepts every name."""
+        """Return the names that a request's Host header may have.
+
+        `*` accepts every name, `*.example` every name that ends in `.example`.
+        """
         if self.allowed_hosts:
             return self.allowed_hosts
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)
@@ -343,10 +347,10 @@ class Settings(PluginSettings):
         return "model_repository" in self.model_fields_set or bool(self.model_source)
 
     def keys(self) -> tuple[bytes, ...]:
-        """Return all API keys, from the setting and the file.
+        """Return all API keys, of the setting `api_keys` and then of the file.
 
-        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: an operator who
-        configures a key file does not want a server that is open to all.
+        Raises ConfigError if the file cannot be read, has no key or is not UTF-8. Without the error
+        such a server could be open to all, which nobody who sets a key file wants.
         """
         keys = [key.get_secret_value() for key in self.api_keys]
         if (file := self.api_keys_file) is not None:
@@ -364,7 +368,7 @@ class Settings(PluginSettings):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is "localhost" or a loopback address, which only this machine can reach."""
+    """Return whether `host` is "localhost" or a loopback address, such as 127.0.0.1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -422,6 +426,6 @@ def settings_with(*parts: type[BaseModel]) -> type[Settings]:
 
 
 def unknown_variables(names: Iterable[str], settings: type[Settings]) -> tuple[str, ...]:
-    """Return the variables in `names` that have the settings' prefix but name no setting."""
+    """Return the `names` that begin with PREFIX but are no variable of `settings`, sorted."""
     known = {PREFIX + name.upper() for name in settings.model_fields} | {*OLDER_NAMES.values()}
     return tuple(sorted(name for name in names if name.startswith(PREFIX) and name not in known))
