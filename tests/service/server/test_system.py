@@ -183,12 +183,21 @@ def test_the_next_server_shares_the_grpc_port(start: Callable[..., Server], gate
         assert {answering_anew() for _ in range(20)} == {"new"}
 
 
-@pytest.mark.parametrize(("count", "kind"), [(2, socket.AF_INET), (1, socket.AF_UNIX)])
+TCP, UDP = socket.SOCK_STREAM, socket.SOCK_DGRAM
+
+
+@pytest.mark.parametrize(
+    ("count", "family", "kind"),
+    [(2, socket.AF_INET, TCP), (1, socket.AF_UNIX, TCP), (1, socket.AF_INET, UDP)],
+)
 def test_only_one_tcp_socket_is_taken(
-    count: int, kind: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+    count: int,
+    family: socket.AddressFamily,
+    kind: socket.SocketKind,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What another process was passed is none."""
-    with socket.socket(kind) as sent:
+    with socket.socket(family, kind) as sent:
         monkeypatch.setattr("paddlepool.service.server.system.FIRST_PASSED", os.dup(sent.fileno()))
         monkeypatch.setenv("LISTEN_FDS", str(count))
         monkeypatch.setenv("LISTEN_PID", "1")

@@ -1,4 +1,4 @@
-"""The services that endpoints use, one frozen value on `app.state`, and a thread for slow work."""
+"""The services that endpoints use, and a function that runs slow work in a thread."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ if TYPE_CHECKING:  # an optional extra
 
 @dataclass(slots=True)
 class Lifecycle:
-    """The phase of the process. A signal handler sets `draining`, a plain value without a lock.
+    """Whether the server is starting, draining or has failed.
 
-    Each of `closers` closes one interface other than HTTP. They are called when the drain delay is
-    over: each stops accepting requests, and returns when the requests in flight have ended or the
-    drain timeout is over.
+    A signal handler sets `draining`, so reading it takes no lock. Each of `closers` closes one
+    interface other than HTTP. They are called when the drain delay is over, possibly twice: each
+    stops accepting requests, and returns when the requests in flight have ended or the drain
+    timeout is over.
     """
 
     draining: bool = False
@@ -37,10 +38,11 @@ class Lifecycle:
     """Whether to accept no connection until every model is ready. Set if servers share the port."""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     failure: str = ""
-    """Says which background task has failed. Unless empty, the server is not ready."""
+    """A sentence about the background task that failed last. Unless empty, the server is not
+    ready."""
 
     def task_ended(self, task: asyncio.Task[Any]) -> None:
-        """Record the failure of a background task. This is a callback for add_done_callback()."""
+        """Set `failure` if the task ended with an error. A callback for add_done_callback()."""
         if not task.cancelled() and task.exception() is not None:
             self.failure = f"The background task {task.get_name()!r} has failed; the log says why."
 
@@ -68,7 +70,7 @@ class CanaryControl(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The application's services, built once by `create_app`."""
+    """The application's services, built once by `create_app`; `app.state.paddlepool` has them."""
 
     settings: Settings
     registry: ModelRegistry
@@ -84,7 +86,7 @@ class Services:
     """Returns the active confinement measures by kind of child process."""
     tracing: Tracing | None = None
     operations: Executor
-    """Runs operators' requests and other work of milliseconds: /info, /compare/data, large JSON."""
+    """One thread for work of milliseconds: /info, /compare/data, large documents and tensors."""
 
 
 def services_of(request: Request) -> Services:
@@ -112,8 +114,8 @@ async def run_off_loop(services: Services, work: Callable[[], T], *, size: int) 
     """Return the result of `work`; it runs in the operations thread if `size` exceeds LARGE_BYTES.
 
     A thread helps only if `work` consists of several calls: the interpreter does not switch threads
-    during one call into C, such as the call of a parser. Raises Overloaded if `work` does not start
-    within `timeout_default_ms`.
+    during one call into C, such as the call of a parser. Raises the errors of `work`, and
+    Overloaded if the thread does not start it within the setting `timeout_default_ms`.
     """
     if size <= LARGE_BYTES:
         return work()

@@ -66,7 +66,7 @@ def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProto
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One HTTP connection with its limits. `_deadline` is set while the client sends a request."""
+    """One HTTP connection with its limits; `_deadline` is set while a request is due or arrives."""
 
     # uvicorn documents that `http=` takes a protocol class, but not the attributes of its own one,
     # and it has no setting for these limits. If the attributes change, the first test to fail is
@@ -164,9 +164,9 @@ class LimitedProtocol(HttpToolsProtocol):
             self._reset_poll = self.loop.call_later(wait, self._poll_for_reset, polls + 1)
 
     def _ignore_offer(self, rest: bytes) -> None:
-        """Answer a request that offers another protocol over HTTP/1.1 (RFC 9110, 7.8).
+        """Go on with HTTP/1.1 although the request offers another protocol (RFC 9110, 7.8).
 
-        After an Upgrade header, the parser expects the other protocol; a new parser reads the body.
+        The parser expects that protocol next, so a new one reads the body, which `rest` begins.
         """
         if self._body_framing:
             events = EventsAfterHead(self)
@@ -300,7 +300,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, cast(Any, app_of_reply))
 
     def _is_replying(self) -> bool:
-        """Whether a request waits for its reply. One that is being rejected does not count."""
+        """Return whether a request waits for its reply; one that is being rejected does not."""
         running = self._running
         if self._postponed is not None:
             return True
@@ -309,7 +309,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return not (self._ended and self._in_body and running is self.cycle)
 
     def _await_next(self) -> None:
-        """Close the connection unless the next request begins in time."""
+        """Close the connection unless the next request begins within the keep-alive timeout."""
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
@@ -407,7 +407,7 @@ class EventsAfterHead:
 
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Split a request target into authority, which may be empty, and the rest.
+    """Split a request target into authority (empty unless it is a URL) and path with query.
 
     Raises Refused (400) for an invalid target.
     """
@@ -426,8 +426,8 @@ def read_framing(
     """Return the length of the body in bytes: 0 without a body, None if it is chunked.
 
     The parser has checked the syntax: at most one Content-Length, which is a number, and not
-    together with Transfer-Encoding. Raises Refused: 505 for an unknown version, 501 for an unknown
-    transfer coding (RFC 9112, 6.1), 400 for other faults.
+    together with Transfer-Encoding. `tunnel` means CONNECT. Raises Refused: 505 for an unknown
+    version, 501 for an unknown transfer coding (RFC 9112, 6.1), 400 for other faults.
     """
     if version not in ("1.0", "1.1"):
         raise Refused(version_unknown())
@@ -463,7 +463,7 @@ def version_unknown() -> Fault:
 
 
 def fault_of_parser(error: httptools.HttpParserError) -> Fault:
-    """Return the fault for an error of the parser or of our callbacks."""
+    """Return the fault for an error that the parser found, or that one of our callbacks raised."""
     if isinstance(error.__context__, Refused):
         return error.__context__.fault
     if str(error) == "Invalid HTTP version":

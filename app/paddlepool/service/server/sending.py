@@ -20,7 +20,10 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """Limits the bytes of all unread replies, by closing the connection of the largest one."""
+    """Limits the bytes of all unread replies: beyond it, aborts the connection of the largest one.
+
+    Used from one event loop only.
+    """
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:
         """`limit` is in bytes. Every client must also read STALLED_BYTES within `stall_seconds`."""
@@ -39,7 +42,11 @@ class UnreadReplies:
 
 
 class StallWatch:
-    """Aborts the connection of a client that reads too slowly."""
+    """Aborts the connection of a client that reads too slowly.
+
+    Between start() and stop(), the client must read STALLED_BYTES in every period of
+    `unread.stall_seconds`.
+    """
 
     def __init__(
         self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, unread: UnreadReplies
@@ -79,7 +86,7 @@ class StallWatch:
         self._timer = self._loop.call_later(self._unread.stall_seconds, self._check)
 
     def _unread_bytes(self) -> int:
-        """Unread bytes, including those in the kernel's send buffer.
+        """Return the number of unread bytes, including those in the kernel's send buffer.
 
         The kernel's buffer takes megabytes that a slow client has not yet read, and accepts more
         only when a third of it is free. Meanwhile the transport's own buffer does not shrink,
@@ -94,19 +101,20 @@ class StallWatch:
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 1024 * 1024
-"""Maximum bytes read and discarded after the reply that ends the connection. Closing with unread
-bytes would reset the connection, and the client might never see the reply."""
+"""Maximum bytes that are read and discarded after the last reply of a connection. Closing with
+unread bytes would reset the connection, and the client might never see the reply."""
 
 JOINED_BYTES = 64 * 1024
 """Largest body that is joined with the headers into one write."""
 
 
 class WholeReply:
-    """Sends ordinary replies faster than uvicorn, which sends the others.
+    """Sends the messages of one reply, ordinary replies faster than uvicorn.
 
     uvicorn checks each header with two regular expressions, and searches for the headers that frame
     the reply. This class sends only bodies of one part and known length on connections that are
-    kept open, and it detects an invalid header by counting the line ends.
+    kept open, and it detects an invalid header by counting the line ends. Every other reply is
+    passed to uvicorn.
     """
 
     # uvicorn does not document STATUS_LINE and the attributes of a cycle and of its flow. If they
@@ -161,7 +169,10 @@ class WholeReply:
 
 
 class Lingering:
-    """Ends a connection in LINGER_SECONDS; until then it discards up to LINGER_BYTES of data."""
+    """Ends a connection LINGER_SECONDS after its last reply.
+
+    Until then the protocol discards up to LINGER_BYTES of data, so that the client sees the reply.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -177,7 +188,7 @@ class Lingering:
         self._loop.call_later(LINGER_SECONDS, self._transport.close)
 
     def received(self, size: int) -> None:
-        """Count discarded bytes, and stop reading beyond the limit."""
+        """Count discarded bytes; stop reading beyond LINGER_BYTES."""
         self._received += size
         if self._received > LINGER_BYTES:
             self._transport.pause_reading()

@@ -1,4 +1,4 @@
-"""The process around the application: its socket, limits, signals, shutdown and event loop."""
+"""The server process around the application: its socket, limits, signals and shutdown."""
 
 import asyncio
 import contextlib
@@ -29,13 +29,17 @@ log = logging.getLogger("paddlepool.server")
 def passed_listener() -> socket.socket | None:
     """Return the TCP socket that the service manager passed, or None if it passed none.
 
-    Raises ConfigError for a socket of another kind, and for several.
+    Child processes do not inherit the socket. Raises ConfigError for a socket of another kind, and
+    for several; OSError if the descriptor is no socket.
     """
     count = os.environ.get("LISTEN_FDS")
     if count is None or os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     listener = socket.socket(fileno=FIRST_PASSED)
-    if count != "1" or listener.family not in (socket.AF_INET, socket.AF_INET6):
+    is_tcp = listener.family in (socket.AF_INET, socket.AF_INET6) and (
+        listener.type == socket.SOCK_STREAM
+    )
+    if count != "1" or not is_tcp:
         listener.close()
         raise ConfigError("one listening TCP socket must be passed (ListenStream=), and no other")
     listener.set_inheritable(False)
@@ -43,7 +47,7 @@ def passed_listener() -> socket.socket | None:
 
 
 def notify(state: str) -> None:
-    """Send an sd_notify(3) message to the service manager, if there is one."""
+    """Send an sd_notify(3) message to the service manager, if there is one; ignore errors."""
     if address := os.environ.get("NOTIFY_SOCKET"):
         # A manager that has exited or does not read must not block the event loop.
         with (
@@ -100,7 +104,10 @@ INTERVAL_SECONDS = 0.1
 
 
 async def watch_loop(observe: Callable[[float], None]) -> None:
-    """Pass the loop's lag in seconds to `observe` at every interval. Never returns."""
+    """Pass the event loop's lag in seconds to `observe` every INTERVAL_SECONDS. Never returns.
+
+    The lag is how late the loop wakes up after an interval.
+    """
     while True:
         due = time.perf_counter() + INTERVAL_SECONDS
         await asyncio.sleep(INTERVAL_SECONDS)
@@ -110,7 +117,7 @@ async def watch_loop(observe: Callable[[float], None]) -> None:
 class PoolServer(uvicorn.Server):
     """A uvicorn server that drains at the first signal, and ends the process at a second one.
 
-    A second SIGHUP is ignored.
+    A SIGHUP after the first signal is ignored.
     """
 
     # uvicorn documents `run` and `serve`, but none of the methods below, and has no setting for a
@@ -126,8 +133,9 @@ class PoolServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Start the drain; force the exit at a second signal other than SIGHUP.
 
-        SIGINT skips the drain's delay, as does any signal while connections wait for the first
-        models. Runs in a signal handler, so it sets plain values and takes no lock.
+        There is no drain delay after SIGINT, and none while the server accepts no connections yet
+        because models are being loaded (Lifecycle.accepts_when_ready). Runs in a signal handler, so
+        it sets plain values and takes no lock.
 
         uvicorn's own method stores the signal and raises it again after the shutdown. This one does
         not, so a drained server exits with 0.
@@ -159,7 +167,10 @@ class PoolServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the other interfaces while HTTP drains; all have the same timeout."""
+        """Close the other interfaces while HTTP drains; all have the same timeout.
+
+        Ends the process with EXIT_FORCED if a second signal has arrived.
+        """
         notify("STOPPING=1")  # watchdog messages end here
         closing = asyncio.ensure_future(self._services.lifecycle.close_others())
         await super().shutdown(sockets)
@@ -170,7 +181,10 @@ class PoolServer(uvicorn.Server):
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Bind a TCP socket; if `shared`, to a port that other processes may share. Raises OSError."""
+    """Return a bound TCP socket, which does not listen yet. Raises OSError if it cannot be bound.
+
+    If `shared`, other processes may bind the same port, and be bound to it already.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -184,7 +198,7 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:
-    """Serve until a signal, then end the process: code 0 after a drain, 1 if forced."""
+    """Serve until a signal, then end the process: code 0 after a drain, 1 after a second signal."""
     services: Services = app.state.paddlepool
     settings = services.settings
     config = uvicorn.Config(

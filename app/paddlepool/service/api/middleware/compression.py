@@ -28,7 +28,9 @@ UNCOMPRESSED_TYPES = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/octet-stream
 def unpacked(scope: Scope, receive: Receive) -> tuple[Scope, Receive]:
     """Return the scope and the `receive` of a request whose gzip body is decompressed when read.
 
-    Other requests stay as they are. Reading raises UnsupportedEncoding for invalid data.
+    The scope loses Content-Encoding and Content-Length. Requests with another Content-Encoding, or
+    with none, stay as they are. Reading raises UnsupportedEncoding if the body is not exactly one
+    complete gzip stream.
     """
     codings = [value for name, value in scope["headers"] if name == b"content-encoding"]
     if [coding.strip().lower() for coding in codings] != [b"gzip"]:
@@ -75,7 +77,7 @@ _GZIP = GZipMiddleware(
 
 
 def is_long(start: Message) -> bool:
-    """Whether a reply's Content-Length is large enough to compress it; False without that header.
+    """Return whether Content-Length is at least MIN_COMPRESSED_BYTES; False without that header.
 
     Starlette's own check takes longer.
     """
@@ -86,9 +88,9 @@ def is_long(start: Message) -> bool:
 async def send_packed(
     start: Message, body: Message, headers: Headers, receive: Receive, send: Send
 ) -> None:
-    """Send a whole reply; compress it if the request's `headers` accept gzip.
+    """Send a reply with its whole body; compress it if the request's `headers` accept gzip.
 
-    Replies of the UNCOMPRESSED_TYPES stay as they are.
+    Replies of the UNCOMPRESSED_TYPES, and short ones, stay as they are.
     """
     accepted = ACCEPTS_GZIP.search(headers.get("accept-encoding", ""))
     scope = {"type": "http", "headers": [(b"accept-encoding", b"gzip")] if accepted else []}

@@ -25,9 +25,10 @@ requests end before that and need no task."""
 class Exchange:
     """One request and its reply: counts the body, adds reply headers, and cancels on disconnect.
 
-    The body is charged to the budget from its arrival until the request is answered. `status` is 0
-    until the reply begins. If `http.disconnect` arrives after the body and before the end of the
-    reply, the task that handles the request is cancelled: uvicorn alone would let it continue.
+    Create it in the task that handles the request. The body's bytes are reserved in the budget
+    `bodies` from their arrival until close(). `status` is 0 until the reply begins. If
+    `http.disconnect` arrives after the body and before the end of the reply, that task is
+    cancelled: uvicorn alone would let it continue.
 
     **Invariant**: only this object calls the server's `receive` after the body is complete. A layer
     around it that reads ahead, such as BaseHTTPMiddleware, would disable that cancellation.
@@ -67,7 +68,8 @@ class Exchange:
     async def receive(self) -> Message:
         """Return the next message; after the body, wait for the disconnect.
 
-        Raises FileTooLarge, Overloaded and UnsupportedEncoding.
+        Raises FileTooLarge if the body exceeds `body_cap`, Overloaded if the bodies of all requests
+        exceed their budget, and UnsupportedEncoding for a faulty gzip body.
         """
         if self._watching is not None:
             await asyncio.wait((self._start_watching(),))
@@ -132,13 +134,13 @@ class Exchange:
         self._handler.cancel()
 
     def was_cancelled(self) -> bool:
-        """Return whether a disconnect cancelled the handler; if so, clear the cancellation."""
+        """Return whether a disconnect cancelled the handling task; if so, undo the cancellation."""
         if self._cancelled and self._handler is not None:
             self._handler.uncancel()
         return self._cancelled
 
     def close(self) -> None:
-        """Return the body's bytes to the budget, and stop watching."""
+        """Return the body's bytes to the budget, and stop watching. Nothing works afterwards."""
         self._bodies.give_back(self._received)
         self._stop_watching()
         # Break reference cycles: with the scope, and with the frame of a cancelled task.
@@ -167,9 +169,11 @@ def record(
     routine: bool,
     sent: Mapping[str, str],
 ) -> None:
-    """Measure and log one finished request. `sent` holds model, group and timings of the reply.
+    """Measure and log one finished request, which took `seconds`.
 
-    A `routine` request, from a probe or a scraper, is logged only if it failed.
+    `route` is its template; None if no route matched. `sent` has the log's names and the values of
+    the reply headers in LOGGED. A `routine` request, from a probe or a scraper, is logged only if
+    its status is 400 or more.
 
     The log line has only the route's template: no path, query, text or file name of the client.
     """

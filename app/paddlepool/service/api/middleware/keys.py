@@ -17,7 +17,7 @@ from paddlepool.settings.server import Settings
 ADMIN_PREFIX = "/v2/repository"
 OPEN = frozenset((*PAGES.values(), ICON, "/docs", "/openapi.json"))
 OPEN_BELOW = (*(f"/{folder}/" for folder in FOLDERS), "/docs/")
-"""Paths below these folders need no key, nor do those in OPEN, because pages are the same on every
+"""Prefixes of paths that need no key, like the paths in OPEN: pages are the same on every
 installation, and a browser loads them before it can send a key."""
 
 HEALTH = re.compile(r"/health|/v2/health/.*|/v2/models/.+/ready")
@@ -40,8 +40,9 @@ class KeyRules:
     ) -> None:
         """`keys` are those of `settings` and of the key file.
 
-        Only the settings' start_group_keys may start groups; without any, every caller may.
-        `wrong_admin_keys` returns the quota that limits how many wrong admin keys a client sends.
+        Only callers with one of the settings' start_group_keys may start groups; without such keys,
+        every caller may. `wrong_admin_keys` returns the quota of wrong admin keys of a client, by
+        its address.
         """
         start_keys = [key.get_secret_value().encode() for key in settings.start_group_keys]
         admin_key = settings.admin_key
@@ -56,9 +57,11 @@ class KeyRules:
         self._admin_keys = () if admin_key is None else (admin_key.get_secret_value().encode(),)
 
     def caller(self, path: str, headers: Headers, address: str) -> Caller:
-        """Return the caller of `path`. Raises Unauthorized, Forbidden and QuotaExceeded.
+        """Return who calls `path`: a key's owner, or a client address if the path needs no key.
 
-        It is ANYBODY for model control, and for an open path that needs no key.
+        It is ANYBODY for model control, and for an open path that needs no key. Raises Unauthorized
+        without a valid key, Forbidden for model control if the server has no admin key, and
+        QuotaExceeded after too many wrong admin keys.
         """
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:
@@ -103,12 +106,12 @@ def is_health(path: str) -> bool:
 
 
 def is_routine(path: str) -> bool:
-    """Whether probes or scrapers request this path regularly."""
+    """Return whether probes or scrapers request this path regularly."""
     return path == "/metrics" or is_health(path)
 
 
 def is_open(path: str) -> bool:
-    """Whether this path is for probes, scrapers or pages, and needs no key by default."""
+    """Return whether this path is for probes, scrapers or pages, and needs no key by default."""
     return path in OPEN or path.startswith(OPEN_BELOW) or is_routine(path)
 
 
@@ -129,13 +132,16 @@ def client_network(address: str) -> str:
 
 
 def _key_of(headers: Headers) -> str:
-    """Return the key in the request, or an empty string."""
+    """Return the token of an `Authorization: Bearer`, else X-Api-Key; empty if both are missing."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _find(headers: Headers, keys: Collection[bytes], kind: str) -> bytes:
-    """Return the one of `keys` that the request has. Raises Unauthorized."""
+    """Return the one of `keys` that the request has; `kind` names them in errors.
+
+    Raises Unauthorized if the request has no key or another one.
+    """
     key = _key_of(headers).encode("latin-1")
     if not key:
         raise Unauthorized(
@@ -156,7 +162,7 @@ HOST = re.compile(rb"(?:\[([^\[\]]+)\]|([^:\[\]]+?)\.?)(?::[0-9]*)?")
 
 
 class Sites:
-    """Rejects requests for another Host, and requests that pages of other sites send.
+    """Rejects requests with a Host of another name, and requests that pages of other sites send.
 
     Requests for health may have any Host, and HTTP/1.0 may omit it. Pages of other sites may send
     GET, HEAD and OPTIONS; those of `origins` may send anything.

@@ -31,9 +31,10 @@ REPLICA, TRACE_ID = "X-Replica", "X-Trace-ID"
 class RequestLog:
     """Assigns each request its id, route and Exchange; logs and measures it when it ends.
 
-    If tracing is on, it also creates a span for each request that quotas count. If the client began
-    the trace, the reply has the trace's id. The span has only the route's template: no path, query,
-    text or file name of the client.
+    HEAD is handled as GET, and a gzip body is decompressed. If tracing is on, each request has a
+    span, except for the paths that is_free() names. If the client began the trace, the reply has
+    the trace's id. The span has only the route's template: no path, query, text or file name of the
+    client.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class RequestLog:
                 _end_span(span, known, exchange, state)
 
     def _begin_span(self, scope: Scope, method: str) -> RequestSpan | None:
-        """Begin a span; None without tracing, and for requests that are exempt from quotas."""
+        """Begin a span; return None without tracing, and for the paths that is_free() names."""
         if self._services.tracing is None or is_free(scope["path"]):
             return None
         attributes = {"http.request.method": method, "url.scheme": scope["scheme"]}
@@ -125,10 +126,11 @@ def _end_span(span: RequestSpan, method: str, exchange: Exchange, state: Mapping
 
 
 class Admission:
-    """Checks a request (site, method, key, quota, body size), then calls its route.
+    """Checks a request (site, key, quota, body size), then calls its route.
 
-    Replies with the error if a check fails. Routes are called directly: FastAPI's router would take
-    more time than all these checks, and receives only the lifespan.
+    Replies with the error if a check fails, there is no route, or the route raises an error before
+    its reply has begun. Routes are called directly: FastAPI's router would take more time than all
+    these checks, and receives only the lifespan.
     """
 
     def __init__(
@@ -170,10 +172,11 @@ class Admission:
 
 
 def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]]]) -> ASGIApp:
-    """Return an application that changes the paths of known clients' requests, by User-Agent.
+    """Return an application that replaces the paths of some clients' requests and calls `app`.
 
-    `paths` maps a path to its replacement and to parts of the User-Agents of the clients that get
-    it. GET and HEAD requests keep their path, because browsers use them to load pages.
+    `paths` maps a path to its replacement and to texts. The path is replaced if the request's
+    User-Agent contains one of the texts. GET and HEAD requests keep their path, because browsers
+    use them to load pages.
     """
 
     def redirected(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -46,7 +46,7 @@ class Budget:
 
     @contextmanager
     def held(self, amount: int = 1) -> Iterator[None]:
-        """Reserve `amount` within the context. Raises Overloaded."""
+        """Reserve `amount` while the context is open. Raises Overloaded as take() does."""
         self.take(amount)
         try:
             yield
@@ -63,7 +63,7 @@ class Gates:
     bodies: Budget
 
     def bucket(self, path: str) -> TokenBucket | None:
-        """Return the current caller's bucket; None if quotas ignore the path.
+        """Return the current caller's bucket; None if no quota is set or quotas ignore the path.
 
         The bucket is also stored in CALLER, where pipelines find it.
         """
@@ -76,9 +76,10 @@ class Gates:
 
 
 def check_body(headers: Headers, *, cap: int) -> None:
-    """Check a body's headers before the body is read.
+    """Check a body's headers before the body is read; compression.unpacked() has removed gzip.
 
-    Raises UnsupportedEncoding, and FileTooLarge if Content-Length exceeds `cap`.
+    Raises UnsupportedEncoding for a Content-Encoding other than identity, and FileTooLarge if
+    Content-Length exceeds `cap` bytes.
     """
     for codings in headers.getlist("content-encoding"):  # in one header or in several
         if not {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
@@ -103,9 +104,9 @@ class TokenBucket:
     """What one caller may still spend of each unit, such as pixels. Implements Quota.
 
     `limits` are per minute and refilled over time; the amount of a whole minute may be spent at
-    once. Spending more than is left is allowed while anything is left, because the cost of a
-    picture is known only after it is opened. The debt must be refilled before the next request. At
-    most `concurrent` requests run at the same time (0: any number).
+    once. While at least one unit is left, a request may spend more than is left, because the cost
+    of a picture is known only after it is opened. The debt must be refilled before the next
+    request. At most `concurrent` requests run at the same time (0: any number).
     """
 
     def __init__(
@@ -163,7 +164,10 @@ class TokenBucket:
             self.running -= 1
 
     def headers(self) -> dict[str, str]:
-        """Return RateLimit headers of the unit with the smallest share left; {} without limits."""
+        """Return the RateLimit headers of the unit with the smallest share left; {} without limits.
+
+        RateLimit-Reset is the seconds until the whole limit is available again.
+        """
         if not self._limits:
             return {}
         self._refill()
