@@ -44,7 +44,7 @@ class Replays(BaseModel):
     p50: float | None = Field(description="Largest absolute difference, estimated from buckets.")
     p99: float | None
     agreement: float | None = Field(
-        description="Mean overlap of the masks, or share of equal labels; null: not judged."
+        description="Mean agreement by the task's measure, 0 to 1; null: nothing was measured."
     )
 
 
@@ -52,7 +52,9 @@ class ComparedGroup(info.GroupInfo):
     """An instance group with its activity in the window."""
 
     start: str = Field(description="`always`, or `on_demand`: when a request first uses it.")
-    base: str | None = Field(description="The group it is proven against; null: it has none.")
+    base: str | None = Field(
+        description="The group with which its outputs and times are compared; null: it has none."
+    )
     candidate: bool = Field(description="Whether it may be chosen as the default group.")
     options: dict[str, Any] = Field(description="Options of its backend in config.toml.")
     refused: str | None = Field(description="Why this machine cannot start it; null: not known.")
@@ -73,11 +75,13 @@ class Shadowing(BaseModel):
 
     fraction: float = Field(description="Share of the requests; 0: shadowing is off.")
     groups: list[str] = Field(description="Groups for these runs; empty: all that are started.")
-    outcomes: dict[str, int] = Field(description="Sampled requests since the start.")
+    outcomes: dict[str, int] = Field(
+        description="Number of the model's sampled requests since the start, by outcome."
+    )
 
 
 class ComparedModel(BaseModel):
-    """One model version. If it is not ready, it has no groups and `reason` says why.
+    """One model version. While it is not served, it has no groups, and `reason` says why.
 
     A composed model has no groups either: its parts have them.
     """
@@ -89,7 +93,8 @@ class ComparedModel(BaseModel):
     reason: str | None = None
     choice: info.ChoiceInfo | None = None
     first: str | None = Field(
-        None, description="The first default group of `auto`; null: config.toml names the default."
+        None,
+        description="The group that serves first under `auto`; null: config.toml names a default.",
     )
     precision: str = Field("auto", description="`exact`: no lower precision is chosen.")
     shadowing: Shadowing | None = None
@@ -122,7 +127,10 @@ class Comparison(BaseModel):
     began: float = Field(description="When the server began to count.")
     interval: int = Field(description="Number of the current interval; 0 is the first.")
     interval_seconds: float
-    window_seconds: float = Field(description="Length of the window, which ends now.")
+    window_seconds: float = Field(
+        description="Length of the window, which ends now and begins at the server's start at the"
+        " earliest."
+    )
     processor: info.ProcessorInfo
     prove_groups: str = Field(description="The setting; off: nothing is measured or chosen.")
     bounds: list[float] = Field(description="The buckets' upper bounds in seconds, as in /metrics.")
@@ -138,8 +146,8 @@ def estimated(
 ) -> dict[str, float] | dict[str, None]:
     """Estimate the quantiles with these `names`, such as p50; each is None if nothing was counted.
 
-    They have four digits, because the buckets allow no more precision, and the reply is a third
-    shorter.
+    They have four digits: the buckets allow no more precision, and longer numbers would make the
+    reply half as long again.
     """
     values = counts.quantiles(bounds, [SHARES[name] for name in names])
     if not values:
@@ -152,14 +160,17 @@ def significant(value: float) -> float:
 
 
 def window_seconds(history: History, intervals: int) -> float:
-    """Return the seconds since the window began, or since the server's start if that was later."""
+    """Return the length of a window in seconds: `intervals` intervals, the last of which is now.
+
+    It is shorter if the server started later than such a window begins, and never 0.
+    """
     uptime = history.uptime()
     begins = max(0.0, (int(uptime / INTERVAL_SECONDS) + 1 - intervals) * INTERVAL_SECONDS)
     return max(uptime - begins, 0.001)
 
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
-    """Return each group's intervals with a number above `after`, for a chart of the last hour."""
+    """Return each group's finished intervals of the last hour with a number above `after`."""
     columns = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [estimated(RUN_SECONDS, counts, *SHARES) for _, counts in intervals]
@@ -254,7 +265,7 @@ def _canary(services: Services, name: str) -> CanaryStatus | None:
 def _group(
     history: History, served: ServedModel, members: Mapping[str, Any], intervals: int
 ) -> ComparedGroup:
-    """Return one group, with its numbers for the last `intervals` intervals."""
+    """Return one group with its numbers for the last `intervals`; `members` describe its state."""
     name = members["name"]
     configured = served.config.group(name)
     series = Series(served.name, served.version, name)

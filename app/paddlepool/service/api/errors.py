@@ -88,7 +88,7 @@ class Fault:
 
 
 class Refused(Exception):
-    """Ends a request with a fault, such as one of HTTP itself, which has no domain error."""
+    """Ends a request with a fault that has no domain error, such as one of HTTP itself."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.detail)
@@ -127,7 +127,10 @@ def reply(fault: Fault, scope: Scope) -> Response:
 
 
 def members(fault: Fault, *, request_id: str, instance: str) -> dict[str, Any]:
-    """Build the members of problem+json; those that do not apply are left out."""
+    """Build the members of problem+json; `instance` is the request's path.
+
+    `limit`, `received` and `errors` are left out if the fault has none.
+    """
     problem: dict[str, Any] = {
         "type": f"/docs/errors#{fault.code}",
         "title": fault.title,
@@ -186,7 +189,7 @@ TASK_STATUSES = (404, 413, 415, 422, 503, 504)
 """Further error statuses of a task's endpoint."""
 
 PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}
-"""Names of statuses that Python 3.13 changed. Replies do not depend on Python's version."""
+"""Names of statuses that Python 3.13 changed. They make replies the same on every Python."""
 
 
 def phrase(status: int) -> str:
@@ -260,7 +263,10 @@ MODEL_LOADING_SECONDS = 2
 
 
 def fault_of(error: errors.PaddlepoolError) -> Fault:
-    """Build the fault for a domain error; that of an OperatorError is internal, without details."""
+    """Build the fault for a domain error.
+
+    For an OperatorError or a plain PaddlepoolError, it is an internal error without details.
+    """
     if isinstance(error, errors.OperatorError) or type(error) is errors.PaddlepoolError:
         return http_fault(500, INTERNAL)
     return Fault(
@@ -298,7 +304,7 @@ def _headers(error: errors.PaddlepoolError) -> dict[str, str]:
 
 
 def log_failure(error: BaseException, request_id: str) -> None:
-    """Log what failed and where, without the exception's text: it may quote a client's input."""
+    """Log the exception's class and last six frames, but not its text, which may quote input."""
     frames = traceback.extract_tb(error.__traceback__)[-6:]
     log.error(
         "request failed",
@@ -311,7 +317,10 @@ def log_failure(error: BaseException, request_id: str) -> None:
 
 
 def fault_from(error: Exception, request_id: str) -> Fault:
-    """Build the fault for an exception of a request. Logs errors that no client caused."""
+    """Build the fault for an exception of a request.
+
+    Logs an OperatorError, and any exception that is neither a domain error nor one of HTTP.
+    """
     if isinstance(error, HTTPException):
         cause = error.__cause__
         if isinstance(cause, errors.PaddlepoolError | Refused):
@@ -360,7 +369,7 @@ def _fault_of_validation(error: RequestValidationError) -> Fault:
 
 
 def _number(value: object) -> int | float | None:
-    """Return the value if it is a number below 1e15, else None.
+    """Return the value if it is a number of at most 15 digits, or a string of one, else None.
 
     A word is not returned, because it may come from a client's text.
     """
@@ -372,7 +381,7 @@ def _number(value: object) -> int | float | None:
 
 
 def _described(fault: Mapping[str, Any]) -> dict[str, str]:
-    """Return the wrong field's path and what is wrong with it."""
+    """Return the members of a FieldFault: the wrong field's path, and what is wrong with it."""
     place, message = fault["loc"], str(fault["msg"])
     if fault["type"] == "extra_forbidden":  # an unknown key is a client's word and is left out
         place, message = place[:-1], "Unknown field; /docs lists the known ones"
@@ -380,7 +389,7 @@ def _described(fault: Mapping[str, Any]) -> dict[str, str]:
 
 
 WHEN = Path(__file__).with_suffix(".toml")
-"""Says when each error code occurs, in Markdown."""
+"""The file that says when each error code occurs, in Markdown."""
 
 
 class ErrorCode(NamedTuple):

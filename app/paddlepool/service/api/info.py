@@ -45,13 +45,13 @@ class GroupInfo(BaseModel):
     threads: int
     count: int
     live: int = Field(description="Predictors that answer now.")
-    started: bool = Field(description="False if it starts with the first request for it.")
+    started: bool = Field(description="False if the next request for it must start it first.")
     default: bool = Field(description="Whether it answers requests that name no instance group.")
     ready: bool
     effective: bool | None = Field(
         None,
         description="Whether its outputs or times differ from those of its base, another instance"
-        " group; null: not known.",
+        " group; null: unknown.",
     )
     proof: str = Field(description="The evidence for `effective`, or why there is none.")
     reason: str | None = Field(
@@ -61,22 +61,30 @@ class GroupInfo(BaseModel):
 
 
 class CandidateInfo(BaseModel):
-    """Measurements of an instance group that may become the default group."""
+    """Measurements of an instance group that may become the default group; null: unknown.
+
+    The first group is the one that serves until the candidates are measured.
+    """
 
     group: str
-    fit: bool = Field(description="Whether it is clearly faster and accurate enough.")
+    fit: bool = Field(
+        description="Whether it is clearly faster than the first group and accurate enough."
+    )
     reason: str
     gain: float | None = Field(
-        None, description="Its throughput over that of the first group, on the same cores."
+        None,
+        description="Its throughput divided by that of the first group, on the same cores.",
     )
     gain_low: float | None = Field(None, description="Lower end of its 99 % interval.")
     gain_high: float | None = None
     seconds: float | None = Field(None, description="Seconds of one run while nothing else runs.")
     resident_bytes: int | None = Field(None, description="Memory of one of its processes.")
-    largest_difference: float | None = Field(None, description="From the golden output.")
+    largest_difference: float | None = Field(
+        None, description="Largest absolute difference from the golden output."
+    )
     mean_difference: float | None = None
     agreement: float | None = Field(
-        None, description="With the golden output, by the task's measure: from 0 to 1."
+        None, description="Agreement with the golden output by the task's measure, 0 to 1."
     )
 
 
@@ -86,7 +94,7 @@ class ChoiceInfo(BaseModel):
     group: str
     by: str = Field(
         description="config: config.toml names it; start: it serves until the candidates are"
-        " measured; measured; kept: measured before this start."
+        " measured; measured: it was the best of them; kept: measured before this start."
     )
     reason: str
     candidates: list[CandidateInfo]
@@ -107,7 +115,7 @@ class ModelInfo(BaseModel):
     version: int | None
     state: str
     reason: str | None = Field(None, description="Why it is not ready.")
-    task: str | None = Field(None, description="The endpoint that uses it, if any.")
+    task: str | None = Field(None, description="The task that uses it, if any.")
     parts: dict[str, str] | None = Field(
         None, description="The parts of a composed model, each `name@version`; null: not composed."
     )
@@ -125,17 +133,18 @@ class ThreadBudgetInfo(BaseModel):
 
     cores: float
     threads: int
-    warning: str | None = Field(description="Set when predictors wait for each other.")
+    warning: str | None = Field(description="Set if there are more threads than cores.")
 
 
 class ProcessorInfo(BaseModel):
-    """The features of the processor that decide which instance groups are fast and exact."""
+    """The features of the processor that decide which instance groups are fast and exact.
+
+    Frameworks choose their kernels by these instruction sets.
+    """
 
     name: str
-    instruction_sets: list[str] = Field(
-        description="The instruction sets of this processor by which the frameworks choose kernels."
-    )
-    missing: list[str] = Field(description="Such instruction sets that this processor lacks.")
+    instruction_sets: list[str] = Field(description="Those that this processor has.")
+    missing: list[str] = Field(description="Those that this processor lacks.")
     remark: str | None = Field(description="Consequence for int8 programs; null: none.")
 
 
@@ -166,7 +175,11 @@ ExtraMembers = Callable[[Services], Mapping[str, Any]]
 
 
 def router(*, card: Sequence[str], extra: Sequence[ExtraMembers] = ()) -> APIRouter:
-    """Build the routes; `card` names the parameters of each model that /info shows."""
+    """Build the routes of /info and /metrics.
+
+    /info shows the parameters of each model that `card` names, and the members that each function
+    of `extra` returns.
+    """
 
     async def info(services: ServicesDep) -> Info:
         """Models, versions, fingerprints, provenance of the weights, instance groups and limits."""
@@ -221,7 +234,10 @@ def processor_info() -> ProcessorInfo:
 
 
 def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
-    """Yield all versions, except versions that are not loaded while a newer version is ready."""
+    """Yield all versions, except those that are not loaded while a newer one is ready.
+
+    `index` has the newest version of each model first.
+    """
     ready: dict[str, int] = {}
     for status in index:  # newest version first
         version = status.version or 0
@@ -232,7 +248,7 @@ def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
 
 
 def limits(settings: Settings) -> dict[str, int | float]:
-    """Return the values of the settings that limit clients, by name."""
+    """Return the values of LIMITS and of the tasks' numeric settings, by name."""
     of_tasks = [name for name in type(settings).model_fields if name not in Settings.model_fields]
     values = {name: getattr(settings, name) for name in (*LIMITS, *of_tasks)}
     return {name: value for name, value in values.items() if isinstance(value, int | float)}
@@ -265,7 +281,7 @@ def part_names(served: ComposedModel) -> dict[str, str]:
 
 
 def group_members(served: ServedModel) -> list[dict[str, Any]]:
-    """Return all facts about each instance group; GroupInfo shows most of them."""
+    """Return the members of GroupInfo and the other fields of GroupStatus for each group."""
     # asdict() would copy every value of many groups.
     names = [field.name for field in fields(GroupStatus)]
     return [

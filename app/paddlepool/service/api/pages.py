@@ -1,4 +1,4 @@
-"""The web pages, the API's documentation and their files, which are local and need no build."""
+"""The web pages, the API's documentation and their files; nothing is loaded from another host."""
 
 import gzip
 import hashlib
@@ -62,7 +62,10 @@ class Asset:
 
 @cache
 def read_asset(file: Path) -> Asset:
-    """Return a file as it is sent. It is read once: installed files do not change meanwhile."""
+    """Return a file as it is sent: `x.js.gz` as `x.js`, and index.html with the shared header.
+
+    Each file is read once: installed files do not change meanwhile.
+    """
     content, packed = file.read_bytes(), None
     if file.suffix == PACKED:
         content, packed, file = gzip.decompress(content), content, file.with_suffix("")
@@ -79,7 +82,7 @@ def read_asset(file: Path) -> Asset:
 
 
 def router() -> APIRouter:
-    """Routes of the pages and of the files they load. Nothing comes from another host."""
+    """Build the routes of the pages, of the API's documentation and of the files they load."""
     routes = APIRouter(include_in_schema=False)
     routes.add_api_route("/openapi.json", openapi)
     routes.add_api_route("/docs", docs_page)
@@ -103,7 +106,10 @@ def _add(routes: APIRouter, address: str, asset: Asset, headers: Mapping[str, st
 
 
 def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[str, Asset]:
-    """Add a route for files below the folder's address. Return the files that it serves."""
+    """Add a route for files below the folder's address. Return the files it serves, by name.
+
+    Files whose suffix is not in MEDIA_TYPES are left out.
+    """
     files = {
         path.name.removesuffix(PACKED): read_asset(path)
         for path in paths
@@ -140,9 +146,10 @@ KEY = "key"
 
 
 def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool) -> dict[str, Any]:
-    """Build the OpenAPI document once. `models` are schemas that routes reference by name.
+    """Return the OpenAPI document, which the first call builds.
 
-    With `needs_key`, the document says that requests need an API key.
+    `models` are schemas that routes reference by name. With `needs_key`, the document says that
+    requests need an API key.
     """
     if app.openapi_schema is None:
         schema = get_openapi(
@@ -163,9 +170,9 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
 
 
 def title(router: APIRouter) -> None:
-    """Give each route without a summary the first sentence of its description as its title.
+    """Set the summary of each route that has none: the first sentence of its description.
 
-    The title ends at a semicolon. FastAPI would use the function's name.
+    Only the part before a semicolon is used. FastAPI would use the function's name.
     """
     for route in router.routes:
         if isinstance(route, APIRoute) and not route.summary:
@@ -174,7 +181,7 @@ def title(router: APIRouter) -> None:
 
 
 def _complete(paths: dict[str, Any]) -> None:
-    """Give each path variable an example, and remove the 422 reply that only FastAPI declares."""
+    """Give each path variable an example, and remove the 422 replies that FastAPI has added."""
     for path, operations in paths.items():
         # Only a model can be loaded or has a sample; on other paths the example is a task.
         of_model = path.startswith("/v2/repository/") or path.endswith("/sample")
@@ -211,7 +218,7 @@ async def docs_page() -> Response:
 
 
 async def errors_page() -> Response:
-    """The list of errors, to which the `type` of a problem points."""
+    """Reply with the list of errors, to which the `type` of a problem points."""
     template = Template((STATIC / "errors.html").read_text("utf-8"))
     page = template.substitute(rows="\n".join(map(_row, error_codes())))
     return HTMLResponse(page, headers=DOCS_HEADERS)

@@ -29,7 +29,7 @@ from paddlepool.service.api.uploads import FORM, RAW_CONTENT, media_type, read_u
 from paddlepool.settings.server import Settings
 
 UNDECLARED_TYPES = ("", "application/x-www-form-urlencoded")
-"""Content types of JSON from clients that declare none: no type, or curl's default. A page of
+"""Content types of clients that send JSON without declaring it: none, or curl's default. A page of
 another site can send the latter without a preflight; `middleware.keys` rejects such a request.
 """
 
@@ -43,7 +43,7 @@ Faults = list[Any]
 class Routing(BaseModel):
     """The parameters that choose the model, its instance group and the deadline.
 
-    None for each that is missing. `predictor` is an alias of `instance_group`.
+    A missing one is None. `predictor` is an alias of `instance_group`.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -69,7 +69,10 @@ class Routing(BaseModel):
     )
 
     def options(self, settings: Settings) -> dict[str, Any]:
-        """Return the arguments for DataPlane.run(). Raises InvalidParameter."""
+        """Return the parameters as arguments of DataPlane.run().
+
+        Raises InvalidParameter as split_model(), chosen_group() and timeout_seconds() do.
+        """
         name, version = split_model(self.model)
         return {
             "model": name,
@@ -82,7 +85,8 @@ class Routing(BaseModel):
     def of_parameters(cls, parameters: Mapping[str, Any]) -> "Routing":
         """Return the routing in the parameters of a query or form, or in the members of JSON.
 
-        Raises InvalidParameter for a value of another type.
+        Other names are ignored. Raises InvalidParameter for a value of another type. options()
+        checks the values.
         """
         timeout = parameters.get("timeout_ms")
         if isinstance(timeout, str):
@@ -137,7 +141,10 @@ def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
 
 
 def split_model(model: str | None) -> tuple[str | None, int | None]:
-    """Split `u2netp@3` into name and version, which may be missing. Raises InvalidParameter."""
+    """Split `u2netp@3` into name and version; each is None if it is missing.
+
+    Raises InvalidParameter if the version is not a whole number of at most nine digits.
+    """
     if model is None:
         return None, None
     name, at, version = model.partition("@")
@@ -150,12 +157,12 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
 
 
 def whole_number(text: str, *, digits: int = 9) -> int | None:
-    """Read up to `digits` ASCII digits; None for any other text."""
+    """Convert 1 to `digits` ASCII digits to a number; return None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
 def output_headers(output: RequestOutput) -> dict[str, str]:
-    """Headers about the model, the instance group and the time (W3C, ms) of an answered request."""
+    """Return the reply headers with the model, the group and the milliseconds of each stage."""
     timing = [f"{name};dur={seconds * 1000:.2f}" for name, seconds in output.stages.items()]
     return {
         "X-Model": f"{output.model}@{output.version}",
@@ -166,10 +173,10 @@ def output_headers(output: RequestOutput) -> dict[str, str]:
 
 
 async def uploaded_picture(request: Request) -> bytes:
-    """Read a request whose body is a picture, or a form with a picture as its only file.
+    """Read a request whose body is a picture, or a form with a picture and nothing else.
 
-    The query may have the parameters of Routing. Raises FileMissing, UnsupportedMediaType,
-    InvalidParameter, and the errors of Exchange.receive().
+    The query may have the parameters of Routing, and no others. Raises FileMissing,
+    UnsupportedMediaType, InvalidParameter, and the errors of Exchange.receive().
     """
     return (await read_upload(request, known=ROUTING, max_fields=0))[0]
 
@@ -195,7 +202,9 @@ class TaskRoute(APIRoute):
     """Calls an endpoint with the parameters of its signature.
 
     The route supplies `request`, `services` and `routing`, and reads `body`, a pydantic model, from
-    JSON. Any other parameter is read from the query; it is None if absent.
+    JSON. Any other parameter is a text of the query; it is None if absent. Raises
+    RequestValidationError for a wrong body or routing parameter, and the errors of read_body() and
+    timeout_seconds().
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -203,7 +212,7 @@ class TaskRoute(APIRoute):
         self._respond = self.get_route_handler()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Replaces APIRoute.handle, whose exit stacks no task endpoint needs."""
+        """Answer a request. Replaces APIRoute.handle, whose exit stacks no task endpoint needs."""
         response = await self._respond(Request(scope, receive, send))
         await response(scope, receive, send)
 
@@ -239,7 +248,7 @@ NO_ROUTING = Routing()
 
 
 def _read_routing(request: Request, faults: Faults) -> Routing:
-    """Read the query's routing parameters; add their errors to `faults`.
+    """Read the query's routing parameters; if one is wrong, add to `faults` and return NO_ROUTING.
 
     Other parameters are ignored; the last of repeated ones counts.
     """
@@ -307,7 +316,8 @@ class RouteFacts:
 class RouteTable:
     """All routes of the application in order of precedence. Paths are percent-decoded.
 
-    Starlette's router tries every route in turn, which doubles the time of a metadata request.
+    Paths without variables are found in a dict. Starlette's router tries every route in turn, which
+    doubles the time of a metadata request.
     """
 
     def __init__(
@@ -362,7 +372,7 @@ class RouteTable:
         return fixed or [route for route in self._templates if route.pattern.match(path)]
 
     def check_method(self, route: RouteFacts, path: str, method: str) -> None:
-        """Raise Refused (405) unless `route` accepts the method."""
+        """Raise Refused (405) unless `route`, which was found for `path`, accepts the method."""
         if method not in route.methods:
             allowed = {name for candidate in self._all(path) for name in candidate.methods}
             allowed |= {"HEAD"} if "GET" in allowed else set()

@@ -18,8 +18,8 @@ from paddlepool.contracts.errors import FileMissing, InvalidParameter, Unsupport
 
 FORM = "multipart/form-data"
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
-"""Charsets accepted for a form's fields. Python caches every unknown charset name forever, and some
-of its codecs fail in unusual ways."""
+"""Charsets that a form may declare. Python caches every unknown charset name forever, and some of
+its codecs fail in unusual ways."""
 
 
 Form = tuple[list[tuple[str, bytes]], list[tuple[str, str]]]
@@ -29,7 +29,7 @@ A file with neither a name nor bytes is left out: browsers send one if the user 
 
 
 def media_type(request: Request) -> str:
-    """The body's media type in lower case without parameters; empty if the request names none."""
+    """Return the body's media type in lower case without parameters; "" if the request has none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -55,7 +55,11 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:
-    """Read a multipart form. Raises InvalidParameter, and the errors of Exchange.receive()."""
+    """Read a request that is a multipart form.
+
+    Raises InvalidParameter for a form that is malformed, exceeds a limit or declares a charset that
+    is not in CHARSETS, and the errors of Exchange.receive().
+    """
     # Checked before the parser looks for the charset's codec.
     charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
     if charset.decode("latin-1").lower() not in CHARSETS:
@@ -119,11 +123,12 @@ _UPLOAD_HINT = (
 async def read_upload(
     request: Request, *, known: Sequence[str], max_fields: int, second: Sequence[str] = ()
 ) -> tuple[bytes, bytes | None, Mapping[str, str]]:
-    """Read the whole upload into memory: one or two pictures, and every parameter by name.
+    """Read an upload into memory: its picture, a second picture or None, and its parameters.
 
-    A parameter of `known` may occur once, in query or form. `second` lists the accepted names of
-    the form's field for a second picture, which is None if absent. Raises FileMissing,
-    UnsupportedMediaType, InvalidParameter, and the errors of Exchange.receive().
+    The picture is the body, or a file of a form in a field of FILE_FIELDS. `second` lists the names
+    that the form's field for a second picture may have. Each parameter of `known` may occur once,
+    in query or form; others are rejected. Raises FileMissing, UnsupportedMediaType,
+    InvalidParameter, and the errors of Exchange.receive().
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     if media_type(request) == FORM:
@@ -140,9 +145,10 @@ async def read_upload(
 async def read_pictures(
     request: Request, *, known: Sequence[str], max_fields: int, max_files: int
 ) -> tuple[list[bytes], dict[str, str]]:
-    """Read a request whose body is a picture, or a form with pictures, and every parameter by name.
+    """Read a request whose body is a picture, or a form with at most `max_files` pictures.
 
-    A parameter of `known` may occur once, in query or form. Raises as read_upload() does.
+    Returns the pictures and the parameters. Pictures are in fields of FILE_FIELDS. Each parameter
+    of `known` may occur once, in query or form; others are rejected. Raises as read_upload() does.
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     if media_type(request) != FORM:
@@ -161,10 +167,10 @@ async def read_pictures(
 def json_parameters(
     request: Request, document: Mapping[str, Any], *, known: Sequence[str], content: Sequence[str]
 ) -> dict[str, Any]:
-    """Return every parameter of a request in JSON by name.
+    """Return the parameters of a request whose body is the JSON `document`.
 
-    A parameter of `known` may occur once, in query or document; `content` names the document's
-    other members. Raises InvalidParameter.
+    Each parameter of `known` may occur once, in query or document; `content` names the document's
+    other members. Raises InvalidParameter for any other name, and for a parameter in both places.
     """
     query = _read_parameters(request.query_params.multi_items(), known, "query")
     if not document.keys() <= {*known, *content}:
@@ -197,7 +203,7 @@ def _merged(query: Mapping[str, str], body: Mapping[str, Any], where: str) -> di
 def _pick_pictures(
     files: Sequence[tuple[str, bytes]], fields: Iterable[tuple[str, str]], second: Sequence[str]
 ) -> tuple[bytes, bytes | None]:
-    """Pick the picture and the second one, or None, from the form's files.
+    """Return the picture and the second one, or None, from the form's files.
 
     Raises FileMissing and InvalidParameter.
     """
@@ -259,7 +265,11 @@ ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
 
 
 def picture_in_base64(value: object, name: str) -> bytes:
-    """Decode base64, with or without a `data:` prefix. Raises FileMissing and InvalidParameter."""
+    """Decode base64, with or without a `data:` prefix; `name` is the field's, for errors.
+
+    Raises FileMissing for an empty value or None, and InvalidParameter for a URL and for anything
+    else that is not base64.
+    """
     if value is None or value in ("", b""):
         raise FileMissing(f"{name} is missing: the picture, base64")
     if not isinstance(value, str | bytes):
@@ -280,6 +290,6 @@ def picture_in_base64(value: object, name: str) -> bytes:
 
 
 def refused(name: str, why: str) -> InvalidParameter:
-    """Build the error that rejects the field `name`."""
+    """Build the error that rejects the body's field `name` and says `why`."""
     errors = ({"field": f"body.{name}", "message": why},)
     return InvalidParameter(f"{name}: {why}", parameter=name, errors=errors)
