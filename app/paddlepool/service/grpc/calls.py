@@ -40,12 +40,12 @@ if TYPE_CHECKING:  # an optional extra
     from paddlepool.observability.tracing import RequestSpan, Tracing
 
 NOT_RECORDED = 0
-"""The `status` of a stream that was admitted. Only its messages are logged and measured."""
+"""The `status` of a stream that was admitted. Its messages are logged and measured, but not it."""
 
 
 @dataclass(slots=True)
 class Call:
-    """One call, or one message of a stream.
+    """One call, or one message of a stream, and its result.
 
     `within` is the time in seconds that its client waits; None if the client sets no limit.
     """
@@ -108,7 +108,10 @@ class Calls:
     async def serve_unary(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> bytes:
-        """Answer a unary call. An error ends the call with the error's code and detail."""
+        """Return the reply's message of a unary call.
+
+        A rejected or failed call ends with the error's code and detail.
+        """
         call = Call(context.time_remaining())
         with self._recorded(method, context, call):
             fault, reply = await self._serve(method, messages, context, call)
@@ -126,9 +129,10 @@ class Calls:
     async def serve_stream(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes | Fault]:
-        """Yield, for each message of a stream in order, its reply, or a Fault if it is rejected.
+        """Yield, for each message of a stream in order, its reply, or a Fault if it failed.
 
-        Ends the call if its caller is rejected, too many streams are open, or a message is late.
+        Ends the call if its caller is rejected, too many streams are open, or the next message does
+        not arrive within `receive_timeout_seconds`.
         """
         first = Call(context.time_remaining())
         with self._recorded(method, context, first):
@@ -151,7 +155,10 @@ class Calls:
     async def received(
         self, messages: AsyncIterator[bytes], context: Any, streams: Budget
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a stream's messages. Ends the call if `streams` is full or a message is late."""
+        """Yield a stream's messages. Ends the call if `streams` is full.
+
+        Also ends it if the next message does not arrive within `receive_timeout_seconds`.
+        """
         try:
             with streams.held(), suppress(StopAsyncIteration):
                 while True:
@@ -165,10 +172,10 @@ class Calls:
 
     @asynccontextmanager
     async def keep_open(self, context: Any) -> AsyncIterator[None]:
-        """Count the call among those that stay open, or end it if too many are open.
+        """Count a call of Watch or of reflection; end it if too many of them are open.
 
-        These calls need no key by default and may stay open forever, so they may use at most half
-        of `max_connections`.
+        These calls need no key by default and may stay open forever, so at most half as many as
+        `max_connections` may be open.
         """
         with ExitStack() as places:
             try:
@@ -221,7 +228,10 @@ class Calls:
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[None]:
-        """Log and measure the call when the context ends, unless its `status` is NOT_RECORDED."""
+        """Give the call its request id and span; log and measure it when the context ends.
+
+        A call with the `status` NOT_RECORDED is neither logged nor measured.
+        """
         began = time.perf_counter()
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
@@ -261,11 +271,11 @@ async def _only(message: bytes) -> AsyncIterator[bytes]:
 
 
 async def _nothing(*_: Any) -> Any:
-    """An application that does nothing, as only the proxy layer's changes to the scope matter."""
+    """An ASGI application that does nothing: only the changes of ProxyHeadersMiddleware matter."""
 
 
 def headers_of(context: Any) -> Headers:
-    """Return the client's metadata as HTTP headers, without the binary values, which are unused."""
+    """Return the client's metadata as HTTP headers, without binary values."""
     pairs = [(key, value) for key, value in context.invocation_metadata() if isinstance(value, str)]
     return Headers(raw=[(key.encode(), value.encode()) for key, value in pairs])
 
@@ -273,7 +283,10 @@ def headers_of(context: Any) -> Headers:
 def _begin_span(
     tracing: Tracing, method: Method, headers: Headers, call: Call
 ) -> RequestSpan | None:
-    """Begin a span. Returns None for calls that are exempt from quotas: they have no span."""
+    """Begin a span; add its trace id to the call's metadata if the client began the trace.
+
+    Returns None for the paths that is_free() names: they have no span.
+    """
     if is_free(method.path):
         return None
     name = method.route.removeprefix("/")
@@ -316,7 +329,7 @@ class Arrivals:
         self._seconds = seconds
 
     async def next(self, messages: AsyncIterator[bytes]) -> bytes:
-        """Return the call's message.
+        """Wait for a place and for the call's message; return the message.
 
         Raises Overloaded if no place became free in time, TimeoutError if the message did not
         arrive in time, and InvalidTensor if the call ends without a message.
@@ -335,7 +348,10 @@ class Arrivals:
 
 
 async def end_call(context: Any, fault: Fault, metadata: Mapping[str, str] | None = None) -> None:
-    """End a call with the fault's code and detail, and `metadata` or else the fault's metadata."""
+    """End a call with the fault's code and detail, and with `metadata`; None: metadata_of(fault).
+
+    Never returns: `context.abort` raises an error that ends the handler.
+    """
     metadata = metadata_of(fault) if metadata is None else metadata
     await context.abort(CODES[fault.status], fault.detail, tuple(metadata.items()))
 
@@ -356,7 +372,7 @@ CODES: Mapping[int, grpc.StatusCode] = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-"""gRPC codes by the HTTP status of the same error."""
+"""The gRPC code for an error, by its HTTP status."""
 
 PUSHBACK = "grpc-retry-pushback-ms"
 """Metadata key: milliseconds after which a client with a retry policy retries."""

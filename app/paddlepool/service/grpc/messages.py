@@ -35,7 +35,7 @@ DESCRIPTORS = Path(__file__).with_name("open_inference.binpb")
 
 
 class Messages:
-    """The classes of all messages by their short names, like `messages["ModelInferRequest"]`."""
+    """The protocol's message classes by their short names, like `messages["ModelInferRequest"]`."""
 
     def __init__(self) -> None:
         self.pool = descriptor_pool.DescriptorPool()
@@ -60,8 +60,8 @@ CONTENTS: Mapping[str, str] = {
 
 FINAL_WANTED = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
-"""The reply parameter that marks the last reply to a request of a stream. Here each request has
-exactly one reply."""
+"""The reply parameter that marks the last reply to a request, if the request has the parameter
+FINAL_WANTED. Here each request has exactly one reply."""
 
 
 async def infer_message(
@@ -134,7 +134,8 @@ def read_version(text: str) -> int | None:
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
     """Convert the request to the HTTP API's document, which declares `tensors` as raw.
 
-    Raises InvalidTensor.
+    Raises InvalidTensor if the number of `tensors` is neither 0 nor that of the inputs, or if an
+    input has no data or names shared memory.
     """
     if tensors and len(tensors) != len(request.inputs):
         raise InvalidTensor(
@@ -207,8 +208,8 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 def divide(message: bytes, *, max_head: int) -> tuple[bytes, list[memoryview]]:
     """Split an infer request into the message without its raw tensors, and the raw tensors.
 
-    The tensors are views, not copies. Raises InvalidTensor, and FileTooLarge if the message without
-    them has more than `max_head` bytes.
+    The tensors are views, not copies. Raises InvalidTensor if the message is malformed or has more
+    than MAX_PARTS parts, and FileTooLarge if it has more than `max_head` bytes without the tensors.
     """
     view = memoryview(message)
     head: list[memoryview] = []
@@ -232,7 +233,8 @@ def _parts(
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yield the tag of each field, and the offsets of its start, of its content and of its end.
 
-    Fields of nested messages are counted but not yielded. Raises InvalidTensor.
+    The fields are those of `message` from `at` to `end`. Those of the nested messages in `inside`
+    are counted with `numbers`, but not yielded. Raises InvalidTensor as divide() does.
     """
     while at < end:
         begin = at
@@ -262,7 +264,7 @@ def _parts(
 
 
 def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
-    """Append raw tensors to a reply's message, whose fields may be in any order."""
+    """Append raw tensors to a reply's message; protobuf accepts its fields in any order."""
     parts: list[bytes | memoryview] = [head]
     for tensor in tensors:
         parts += (bytes((RAW_OUTPUT,)), _encoded(len(tensor)), tensor)
@@ -270,7 +272,7 @@ def joined(head: bytes, tensors: Iterable[bytes | memoryview]) -> bytes:
 
 
 def together(tensors: Sequence[memoryview]) -> memoryview:
-    """Concatenate tensors; a single one is not copied."""
+    """Concatenate the bytes of tensors; those of a single one are not copied."""
     return tensors[0] if len(tensors) == 1 else memoryview(b"".join(tensors))
 
 

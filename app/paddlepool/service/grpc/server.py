@@ -38,7 +38,7 @@ WINDOW_BYTES = 1 << 18
 """Bytes of a message that a client may send before a handler begins to read the message."""
 
 IDLE_STALLS = 10
-"""The idle timeout as a multiple of the stall timeout. gRPC counts a connection as idle when its
+"""The idle timeout as a multiple of `send_stall_seconds`. gRPC counts a connection as idle when its
 last reply is written, although the client may still be reading that reply."""
 
 PING_MILLISECONDS = 1_000
@@ -61,7 +61,7 @@ log = logging.getLogger("paddlepool.server")
 
 
 class GrpcServer:
-    """The gRPC server. Create it in the event loop that serves."""
+    """The gRPC server. Create it in the event loop that serves; open() starts it."""
 
     def __init__(self, services: Services, gates: Gates) -> None:
         self._services = services
@@ -109,7 +109,10 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((*handlers, _SharedMemory(), reflected))
 
     async def open(self) -> None:
-        """Bind the port and start serving. Raises ConfigError if the port cannot be bound."""
+        """Bind the port, set `port` and start serving.
+
+        Raises ConfigError if the port cannot be bound.
+        """
         settings = self._services.settings
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{host}:{settings.grpc_port}"
@@ -121,7 +124,10 @@ class GrpcServer:
         log.info("listening for gRPC", extra={"address": f"{host}:{self.port}"})
 
     async def close(self) -> None:
-        """Stop accepting calls. Calls in flight are cancelled after the drain timeout."""
+        """Stop accepting calls; return when those in flight have ended.
+
+        They are cancelled after the drain timeout. Another call of close() waits for the same end.
+        """
         if self._closing is None:
             grace = self._services.settings.drain_timeout_seconds
             self._closing = asyncio.ensure_future(self._server.stop(grace))
@@ -148,9 +154,10 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
 
 
 def _reflection(calls: Calls, names: Sequence[str], pool: Any) -> grpc.GenericRpcHandler:
-    """Build the handler for server reflection, which gRPC's own library answers.
+    """Build the handler for server reflection, which the library grpc_reflection answers.
 
-    A malformed message, or one of more than REFLECTION_BYTES, ends the call.
+    `names` are the services that it lists, `pool` has their descriptors. A malformed message, or
+    one of more than REFLECTION_BYTES, ends the call.
     """
     library = reflection.aio.ReflectionServicer(names, pool)
 
@@ -256,7 +263,10 @@ async def _serve(
 
 
 async def _fields(name: str, services: Services, request: Any) -> Mapping[str, Any]:
-    """Call the method `name` with its request; return the fields of its reply, {} without any."""
+    """Call the method `name` with its request; return the fields of its reply.
+
+    Raises the errors of the function of `v2.models` that answers the method over HTTP.
+    """
     which = services, getattr(request, "name", ""), read_version(getattr(request, "version", ""))
     match name:
         case "ServerLive":
@@ -284,7 +294,10 @@ async def _fields(name: str, services: Services, request: Any) -> Mapping[str, A
 
 
 def _holds(check: Callable[[], None]) -> bool:
-    """Whether the check passes. ServerReady and ModelReady report false instead of an error."""
+    """Return whether `check` raises neither ModelNotReady nor ModelNotFound.
+
+    ServerReady and ModelReady report false instead of an error.
+    """
     try:
         check()
     except (errors.ModelNotReady, errors.ModelNotFound):
@@ -297,13 +310,19 @@ async def _check(services: Services, message: bytes, _call: Call) -> bytes:
 
 
 async def _parse(message: bytes, _call: Call) -> bytes:
-    """Check that the message is a HealthCheckRequest; return it. watched() sends the statuses."""
+    """Return the message, a HealthCheckRequest; watched() then sends the statuses.
+
+    Raises InvalidTensor for another message.
+    """
     _service(message)
     return message
 
 
 def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodHandler:
-    """Build the handler of Watch, which sends each new status of a service until the drain."""
+    """Build the handler of Watch, which sends each new status of a service until the drain.
+
+    It looks at the status every POLL_SECONDS.
+    """
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         service = _service(await calls.serve_unary(method, messages, context))

@@ -1,1 +1,1 @@
-"""Replicas under Ray Serve, which places, scales and restarts them."""
+"""Servers under Ray Serve, which places, scales and restarts them."""

@@ -24,10 +24,11 @@ KILL_AFTER_SECONDS = 5.0
 
 
 class LocalServer:
-    """`paddlepool serve` on a free loopback port. The server ends when this process ends.
+    """`paddlepool serve` on a free loopback port, started at once; it ends with this process.
 
-    If the server ends without a drain, this process ends too. Otherwise this process would answer
-    503 faster than the other replicas answer, and so attract their requests.
+    Its settings come from this process's environment; see server_environment(). If the server ends
+    without a drain, this process ends too, with code 1. Otherwise this process would answer 503
+    faster than the other replicas answer, and so attract their requests.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,7 +55,7 @@ class LocalServer:
             os._exit(1)
 
     async def drain(self) -> None:
-        """Let the server finish its requests; kill it if it takes longer than seconds_to_end()."""
+        """Let the server finish its requests and end; kill it after seconds_to_end() seconds."""
         self._draining = True
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -64,12 +65,12 @@ class LocalServer:
 
 
 def seconds_to_end(settings: Settings) -> float:
-    """Return the maximum duration of a server's drain()."""
+    """Return the seconds after which LocalServer.drain() kills a server with these settings."""
     return settings.drain_timeout_seconds + KILL_AFTER_SECONDS
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Build the environment for a server behind a proxy.
+    """Return a copy of `environment` for a server behind a proxy on HOST.
 
     The drain delay is 0, because the proxy takes a replica out of rotation before it is drained.
     The proxy is trusted, because it passes on the client's address. The gRPC port is removed: the
@@ -81,7 +82,10 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> bytes:
-    """Merge servers' texts in Prometheus' format; each sample gets the server's name as `label`."""
+    """Merge the metrics of several servers: their texts in Prometheus' format, by server.
+
+    Each sample gets the server's name as the value of `label`.
+    """
     families: dict[str, Metric] = {}
     for server, text in texts.items():
         for family in text_string_to_metric_families(text):

@@ -29,8 +29,8 @@ ACCESS_HEADERS = (b"authorization", b"x-api-key", b"host")
 """Request headers that decide whether a client may read the metrics."""
 
 MAX_ONGOING = 16
-"""Maximum requests that a replica accepts at a time: the default length of a model's queue. Further
-requests wait in Ray for the first replica that becomes free."""
+"""Maximum requests that a replica accepts at a time: the default length of a model's queue. Each
+proxy of Ray queues up to MAX_QUEUED further ones for the next free replica; the others get 503."""
 
 MAX_QUEUED = 2 * MAX_ONGOING
 TARGET_ONGOING = 4
@@ -73,7 +73,8 @@ class Replica:
     async def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray requires this name
         """Start the server; return the application when its models answer.
 
-        Raises RuntimeError after START_SECONDS, and the errors of Settings.
+        Raises RuntimeError after START_SECONDS, pydantic.ValidationError for a wrong setting, and
+        the errors of Settings.keys().
         """
         settings = Settings()
         self._server = LocalServer(settings)
@@ -100,13 +101,16 @@ class Replica:
         return serve_request
 
     async def check_health(self) -> None:
-        """Raise RuntimeError if the server is not ready, aiohttp.ClientError without a reply."""
+        """Raise RuntimeError if the server is not ready, or aiohttp.ClientError without a reply."""
         status, text = await self._relay.get(READY, self._own_key)
         if status != 200:
             raise RuntimeError(f"{READY}: {status}: {text[:300]}")
 
     async def scrape(self, headers: list[tuple[str, str]]) -> tuple[str, str]:
-        """Return this replica's name and metrics. Raises aiohttp.ClientError without a reply."""
+        """Return this replica's id and metrics; `headers` may have the client's key.
+
+        Raises aiohttp.ClientError if the server does not reply.
+        """
         _, text = await self._relay.get(METRICS, headers)
         return serve.get_replica_context().replica_id.unique_id, text
 
@@ -124,7 +128,7 @@ class Replica:
         raise RuntimeError(f"the server was not ready within {START_SECONDS:.0f} s: {failure}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Drain the server when Ray ends the application, which Ray does after the last request."""
+        """Answer the ASGI lifespan; drain the server at its end, which follows the last request."""
         await receive()
         await send({"type": "lifespan.startup.complete"})
         await receive()
@@ -133,7 +137,10 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the metrics of all replicas that answer, or this server's refusal of the client."""
+        """Send the metrics of the replicas that answer in time, or this server's error reply.
+
+        The client's key and Host decide whether this server returns its metrics.
+        """
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]

@@ -16,8 +16,8 @@ CONNECTION_HEADERS = frozenset(
 """Hop-by-hop headers, which are not forwarded."""
 
 SET_IN_FRONT = frozenset((b"date", b"server", b"x-request-id"))
-"""Reply headers that the HTTP server in front sets itself. That server also forwards the request's
-id, so the server behind uses the same one."""
+"""Reply headers that are not forwarded: Ray's HTTP server sets its own. It passes on the request's
+id, so Paddlepool's server uses the same one."""
 
 IDLE_SECONDS = 2.0
 """Time after which the relay closes an idle connection. It must be below
@@ -29,8 +29,9 @@ log = logging.getLogger("paddlepool.relay")
 class Relay:
     """Streams requests to the server on a port of this machine, and its replies back.
 
-    Nothing is buffered, so the server's own deadlines apply; a disconnect is passed on. If the
-    server does not answer, the reply is 503.
+    Nothing is buffered, so the server's own deadlines apply. A disconnect during the body is passed
+    on. If the server does not answer, the reply is 503; if it fails during its reply, this raises
+    aiohttp.ClientError.
     """
 
     def __init__(self, port: int) -> None:
@@ -44,7 +45,10 @@ class Relay:
         )
 
     async def get(self, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, str]:
-        """Return the status and text of a reply. Raises aiohttp.ClientError if there is none."""
+        """Return the status and text of the reply to a GET.
+
+        Raises aiohttp.ClientError if there is none.
+        """
         async with self._session.get(self._origin + path, headers=list(headers)) as response:
             return response.status, await response.text()
 
@@ -85,9 +89,9 @@ class Relay:
 
 
 def _request_headers(scope: Scope) -> list[tuple[str, str]]:
-    """Return the request's headers without hop-by-hop headers, with X-Forwarded-For appended.
+    """Return the request's headers without CONNECTION_HEADERS, but with the client's address.
 
-    X-Forwarded-For has the client's address.
+    The address is appended as an X-Forwarded-For.
     """
     headers = [
         (name.decode("latin-1"), value.decode("latin-1"))

@@ -53,7 +53,7 @@ def router() -> APIRouter:
     for action, change, description in (
         ("promote", lambda control: control.promote, "Serve the newest version now."),
         ("reject", lambda control: control.reject, "Keep the newest version unloaded."),
-        ("rollback", lambda control: control.rollback, "Return to the version before."),
+        ("rollback", lambda control: control.rollback, "Serve the previous version again."),
     ):
         routes.add_api_route(
             f"{PATH}/{action}",

@@ -38,9 +38,9 @@ SIMPLE = (str, int, float, bool)
 class Expected:
     """The tensors and parameters of a model or a task, against which a request is checked.
 
-    `options` are the task's own parameters, or None for a model. A task's `optional` inputs may be
-    omitted; its `opaque` outputs are strings of binary data. `labels` name the classes of a model's
-    outputs; `batched` tells whether their first axis is the batch.
+    `options` are the names of the task's own parameters, or None for a model. A task's `optional`
+    inputs may be omitted; its `opaque` outputs are strings of binary data. `labels` name the
+    classes of a model's outputs; `batched` tells whether their first axis is the batch.
     """
 
     inputs: Sequence[TensorSpec]
@@ -57,8 +57,9 @@ class ReplyForm:
     """The form of the reply that a client requested.
 
     `outputs` are the names of the outputs. Those in `binary` are raw, those in `base64` are strings
-    in base64, and `classes` maps outputs to the number of largest values to return. `model` and
-    `options` are parameters of a task; `ignored` lists the names of unknown parameters.
+    in base64, and `classes` maps outputs to the number of largest values to return. `labels` and
+    `batched` are those of Expected. `model` and `options` are parameters of a task; `ignored` lists
+    the names of unknown parameters.
     """
 
     outputs: tuple[str, ...]
@@ -85,9 +86,9 @@ def read_document(
     """Validate a document and return the request, whose state is a ReplyForm.
 
     `raw` contains the raw tensors that the document declares. With `binary`, outputs are raw by
-    default. `within` is the time in seconds that the client waits; None if it is unknown. Raises
-    InvalidTensor or InvalidParameter; the message names the tensor or parameter, and what was
-    expected.
+    default. `within` is the time in seconds that the client waits; None if it is unknown. The
+    request's timeout is never longer. Raises InvalidTensor or InvalidParameter; the message names
+    the tensor or parameter, and what was expected.
     """
     parameters = tensors.parameters_of(document)
     names = (name_in(parameters, name, of="an instance group") for name in GROUP_PARAMETERS)
@@ -159,7 +160,10 @@ def _form(
 
 
 def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each output that the client lists. Raises InvalidTensor."""
+    """Return the parameters of each output that the client lists; {} if it lists none.
+
+    Raises InvalidTensor for an unknown or repeated output, and for an unknown parameter of one.
+    """
     if not isinstance(listed, list | None):
         raise InvalidTensor("outputs must be a list")
     requested: dict[str, dict[str, Any]] = {}
@@ -184,7 +188,10 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
 
 
 def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:
-    """Return a parameter that is a name, or None if it is missing. Raises InvalidTensor."""
+    """Return the parameter `name`, or None if it is missing.
+
+    Raises InvalidTensor if it is not a string: the name of `of`, such as "a model".
+    """
     value = parameters.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidTensor(f"parameter {name} must be the name of {of}")
@@ -256,7 +263,7 @@ def parse_request(
 
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:
-    """Estimate the bytes of JSON to write, and of numbers to sort for classification."""
+    """Estimate the bytes that write_reply() must write as JSON, and sort for classification."""
     values = sum(
         outputs[name].size
         for name in form.outputs
@@ -300,7 +307,7 @@ def write_reply(
 
 
 def write_request(inputs: Tensors) -> tuple[bytes, int]:
-    """Write a request's body with raw tensors; also return the length of its JSON."""
+    """Write a request's body with raw tensors; also return the length of its JSON in bytes."""
     raw = [raw_bytes(array) for array in inputs.values()]
     listed: list[dict[str, Any]] = [
         {
@@ -324,7 +331,10 @@ def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
 
 
 def raw_bytes(array: Array) -> bytes | memoryview:
-    """Encode an array, little-endian and row-major. Contiguous numbers are not copied."""
+    """Encode an array of numbers little-endian and row-major, or of strings as write_strings().
+
+    Numbers that are contiguous in memory are not copied.
+    """
     if array.dtype == np.object_:
         return tensors.write_strings(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -336,7 +346,7 @@ def _open(document: dict[str, Any]) -> bytes:
 
 
 def _values(flat: Array) -> list[bytes]:
-    """Write the numbers or strings as JSON lists without brackets."""
+    """Write the numbers or strings as parts of a JSON list, without its brackets."""
     if flat.dtype == np.object_:
         return [orjson.dumps([item.decode() for item in flat.tolist()])[1:-1]]
     if flat.dtype == np.float16:

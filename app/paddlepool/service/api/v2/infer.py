@@ -43,8 +43,12 @@ class InferRequestParameters(BaseModel):
 
     instance_group: str | None = Field(None, description="The instance group to run on.")
     predictor: str | None = Field(None, description="Alias of `instance_group`.")
-    priority: int | None = Field(None, ge=0, le=1_000, description="0 is normal and first.")
-    timeout: int | None = Field(None, ge=0, description="Microseconds; 0 is the default.")
+    priority: int | None = Field(
+        None, ge=0, le=1_000, description="Jobs with a lower number run first; 0 if left out."
+    )
+    timeout: int | None = Field(
+        None, ge=0, description="Deadline in microseconds; 0: the server's default."
+    )
     binary_data_output: bool | None = Field(None, description="Send all outputs raw.")
     content_type: str | None = _TYPE
 
@@ -243,7 +247,7 @@ class Inferred:
 
 
 def check_size(services: Services, model: str, size: int) -> None:
-    """Raise FileTooLarge if `model` is a task and `size` exceeds the limit of its own endpoint."""
+    """Raise FileTooLarge if `model` is a task and its endpoint accepts fewer bytes than `size`."""
     task = task_named(services, model)
     if task is not None and size > task.max_bytes:
         limit = task.max_bytes
@@ -263,10 +267,11 @@ async def infer_tensors(
     """Run a request for `model`, or for the task of that name.
 
     `parse` takes `expected`, an Expected, and returns a request whose state is a ReplyForm. It runs
-    in a thread if it has much to read. For a model, `document_bytes` decides, because raw tensors
-    are not copied. For a task, `body_bytes` decides, because strings are read one by one.
-    `names_group` tells whether the body may name an instance group. Raises the errors of `parse`,
-    of the task's `read`, of run_off_loop() and of the data plane.
+    in a thread if it has much to read. For a model, the size of the JSON, `document_bytes`,
+    decides, because raw tensors are not copied. For a task, `body_bytes` decides, because strings
+    are read one by one. `names_group` tells whether the body may name an instance group. Raises the
+    errors of `parse`, of task_named(), of the task's `read`, of run_off_loop() and of the data
+    plane.
     """
     task = task_named(services, model, version)
     if task is not None:
@@ -314,7 +319,7 @@ async def infer_tensors(
 
 
 def may_name_group(body: bytes, json_bytes: int) -> bool:
-    """Whether the JSON at the start of an unparsed body may name an instance group."""
+    """Return whether the first `json_bytes` of a body, its JSON, may name an instance group."""
     names = (b'"%b"' % name.encode() for name in documents.GROUP_PARAMETERS)
     return any(body.find(name, 0, json_bytes) >= 0 for name in names)
 
@@ -322,8 +327,8 @@ def may_name_group(body: bytes, json_bytes: int) -> bool:
 def place_timeout(body_bytes: int, names_group: bool, settings: Settings) -> float | None:
     """Return the `place_timeout` for DataPlane.infer() in seconds, for a body of this size.
 
-    None for a small body, and for a body that may name another group, because the name of the group
-    is unknown until the body is read.
+    None for a body of at most LARGE_BYTES. Also None for a body that may name another group: which
+    one is unknown until the body is read.
     """
     small = body_bytes <= LARGE_BYTES
     return None if small or names_group else settings.timeout_max_ms / 1000

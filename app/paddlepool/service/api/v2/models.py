@@ -35,7 +35,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 VERSION = 1
-"""The only version of a task."""
+"""The version of every task. It has no other."""
 PLATFORM = "ensemble"
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
 """Triton's names for the formats of a version's reference program."""
@@ -119,7 +119,7 @@ def router() -> APIRouter:
 
 
 ModelHandler = Callable[[Request, str, int | None], Awaitable[Any]]
-"""An endpoint for a request, a model and a version; None if the request names no version."""
+"""An endpoint: takes a request, a model and a version, which is None if the path has none."""
 
 
 def add_by_version(
@@ -179,7 +179,7 @@ def ready_model(services: Services, model: str, version: int | None) -> Response
 
 
 def check_server(services: Services) -> None:
-    """Raise ModelNotReady if the server stops or has failed, or a model is missing or not ready."""
+    """Raise ModelNotReady if the server stops or has failed, or has no model or one not ready."""
     if services.lifecycle.draining:
         raise errors.ModelNotReady("The server is stopping.")
     if services.lifecycle.failure:
@@ -193,7 +193,7 @@ def check_server(services: Services) -> None:
 
 
 def check_model(services: Services, name: str, version: int | None = None) -> None:
-    """Raise ModelNotReady or ModelNotFound if the model or task cannot answer."""
+    """Raise ModelNotReady or ModelNotFound if the model, or the task `name`, cannot answer."""
     what = "The model's predictors"
     if task_named(services, name, version) is not None:
         name, version = services.dataplane.default_model(name), None
@@ -285,7 +285,7 @@ def config_of(services: Services, model: str, version: int | None) -> dict[str, 
 
 
 def _model_config(served: ServedModel) -> dict[str, Any]:
-    """The configuration in Triton's form; `max_batch_size` 0 means that no axis is the batch."""
+    """Return the configuration in Triton's form; `max_batch_size` is 0 if no axis is the batch."""
     batching = served.config.dynamic_batching
     described: dict[str, Any] = {
         "name": served.name,
@@ -332,7 +332,7 @@ async def all_stats(services: ServicesDep) -> dict[str, Any]:
 
 
 def stats_of(services: Services, model: str, version: int | None) -> dict[str, Any]:
-    """Statistics of each served version, newest first; a task has those of its model or parts."""
+    """Statistics of each served version, newest first; tasks have those of their model or parts."""
     own: dict[str, Any] = {}
     if task_named(services, model, version) is not None:
         own = {"name": model, "version": str(VERSION)}
@@ -351,7 +351,7 @@ def stats_of(services: Services, model: str, version: int | None) -> dict[str, A
 
 
 def model_stats(served: ServedModel) -> dict[str, Any]:
-    """Statistics since the load: durations in ns, `last_inference` in ms since 1970 (0: never)."""
+    """Return Triton's statistics: durations in ns, `last_inference` in ms since 1970 (0: never)."""
     counted = served.statistics()
     ended = counted.last_ended
     last = 0 if ended is None else round(1000 * (time.time() - (time.monotonic() - ended)))
@@ -409,9 +409,9 @@ async def index(request: Request, services: ServicesDep) -> list[IndexEntry]:
 
 
 async def listed_versions(services: Services, *, only_ready: bool) -> list[IndexEntry]:
-    """Return every version of every model, then the tasks; with `only_ready`, the ready ones.
+    """Return every version of every model, then the tasks; with `only_ready`, only ready ones.
 
-    Tasks without a model are left out, and those whose name is also that of a model.
+    A task is left out if it has no model, or if a model has its name.
     """
     loop = asyncio.get_running_loop()
     statuses = await loop.run_in_executor(services.operations, services.registry.index)
@@ -471,7 +471,7 @@ async def unload(model: str, request: Request, services: ServicesDep) -> Respons
 
 
 async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Unload a model. Raises InvalidParameter and ModelNotFound."""
+    """Unload a model and wait for its requests. Raises InvalidParameter and ModelNotFound."""
     # A composed model is not served without its parts, and they are never unloaded with it, so
     # unload_dependents has no effect.
     dependents = parameters.get("unload_dependents")
@@ -481,10 +481,10 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 
 
 async def _member(request: Request, name: str, default: T, what: str) -> T:
-    """Return the value of `name` in the JSON body, else `default`.
+    """Return the member `name` of the JSON body; `default` if it or the body is missing, or null.
 
-    `default` is for an empty body, and for a missing or null member. Any Content-Type is accepted.
-    Raises InvalidParameter for other members, or if the value is not `what` ("true or false").
+    Any Content-Type is accepted. Raises InvalidParameter for other members, and for a value of
+    another type than `default`; `what`, such as "true or false", describes the type.
     """
     body = await request.body()
     document = json_object(body) if body else {}

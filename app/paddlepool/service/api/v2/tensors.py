@@ -53,9 +53,10 @@ def read_inputs(
 ) -> dict[str, Array]:
     """Read the tensors of a request's `inputs`; `raw` contains the bytes after its JSON.
 
-    A task's shapes are checked before any string is read; an additional last axis of size 1 is
-    accepted and dropped. `content_type` is the default for inputs that name none. Raises
-    InvalidTensor, whose message names the tensor and what was expected.
+    `specs` describe the inputs that the model or task has; one may be absent. With `of_task`,
+    shapes are checked before any string is read; an additional last axis of size 1 is accepted and
+    dropped. `content_type` is the default for inputs that name none. Raises InvalidTensor, whose
+    message names the tensor and what was expected.
     """
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
@@ -106,7 +107,7 @@ def read_inputs(
 
 
 def as_object(value: Any, what: str) -> dict[str, Any]:
-    """Return the value if it is a JSON object. Raises InvalidTensor."""
+    """Return the value if it is a JSON object. Raises InvalidTensor, whose message names `what`."""
     if not isinstance(value, dict):
         raise InvalidTensor(f"{what} must be a JSON object")
     return value
@@ -115,7 +116,8 @@ def as_object(value: Any, what: str) -> dict[str, Any]:
 def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Return the `parameters` of a request, an input or an output, without nulls.
 
-    Raises InvalidTensor, whose message names `where`.
+    Raises InvalidTensor, whose message names `where`, if they are no object or content_type is no
+    string.
     """
     value = entry.get("parameters")
     what = f"{where}.parameters" if where else "parameters"
@@ -128,7 +130,7 @@ def parameters_of(entry: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 def _task_shape(spec: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape that a task reads: [n, 1], which MLServer's codecs send, becomes [n].
 
-    Raises InvalidTensor for other shapes than the specified one.
+    Raises InvalidTensor for a shape that `spec` does not admit.
     """
     if spec.admits_shape(shape):
         return shape
@@ -175,9 +177,9 @@ def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dt
 
 
 def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Read data: a flat list in row-major order, or lists nested as deep as the shape.
+    """Convert `data`, a flat list in row-major order or lists nested as deep as the shape.
 
-    Raises InvalidTensor.
+    Raises InvalidTensor if the number, the nesting or the type of the values is wrong.
     """
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} must have data: a list")
@@ -228,7 +230,10 @@ LENGTH_BYTES = 4
 
 
 def read_strings(name: str, raw: memoryview, shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """Read strings, each after its length in four bytes, little-endian. Raises InvalidTensor."""
+    """Read strings, each preceded by its length in four bytes, little-endian.
+
+    Raises InvalidTensor unless `raw` contains exactly the strings of `shape`.
+    """
     count = math.prod(shape)
     if count * LENGTH_BYTES > len(raw):
         raise InvalidTensor(
@@ -277,8 +282,10 @@ def classified(
 ) -> NDArray[np.object_]:
     """Return the `count` largest values of each row as strings `value:index:label`, largest first.
 
-    This is Triton's classification extension. An index without a label gives `value:index`. The
-    shape is [rows, count], or [count] if no axis is the batch; a row with fewer values gives all.
+    This is Triton's classification extension. A row is an item of the first axis, or the whole
+    array if not `batched`; all its values are one list. An index without a label gives
+    `value:index`. The result has the shape [rows, count], or [count] if not `batched`; `count` is
+    at most the number of values in a row.
     """
     rows = array.reshape(array.shape[0] if batched else 1, -1)
     count = min(count, rows.shape[1])
