@@ -37,11 +37,12 @@ def text_bytes(settings: Settings) -> int:
 class CompatibleApi:
     """One compatible API of one task. APIs with the same name are enabled together.
 
-    `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. For the OpenAPI
-    document, `reply` and `body` map media types to content; `body` is None if the endpoint's
-    signature declares it. `more` has the arguments of `add_api_route` for a second route. `info`
-    returns additional members for `/info`. `paths` maps other paths of the server, such as
-    `/sentiment`, to paths of this API. The mapping applies only to clients whose User-Agent
+    `endpoint` answers POST requests to `path` with at most `max_bytes` bytes. `operation` and
+    `summary` are those of the OpenAPI document, `reply` describes the reply with status 200, and
+    `body` maps media types to the request's content; None if the endpoint's signature declares it.
+    `more` has the arguments of `add_api_route` for a second route. `errors` is the form of error
+    replies. `info` returns additional members for `/info`. `paths` maps other paths of the server,
+    such as `/sentiment`, to paths of this API. The mapping applies only to clients whose User-Agent
     contains one of `agents`.
     """
 
@@ -82,9 +83,9 @@ class CompatibleApi:
 
 
 async def health(request: Request, services: ServicesDep) -> Response:
-    """Return 200 if every model is ready, else 503, like `/v2/health/ready`.
+    """Reply 200 if the server is ready, in PaddleX's format; TEI's clients read only the status.
 
-    The reply has PaddleX's format; TEI's clients read only its status.
+    Raises ModelNotReady as check_server() does, which gives 503.
     """
     check_server(services)
     return JSONResponse({"logId": request.state.request_id, "errorCode": 0, "errorMsg": "Healthy"})

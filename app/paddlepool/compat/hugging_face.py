@@ -41,8 +41,8 @@ WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
 
 
 class TextParameters(BaseModel):
-    """Parameters of text classification. Null counts as absent; `truncation`, `padding` and
-    `batch_size` have no effect; others are rejected."""
+    """Parameters of text classification. `truncation`, `padding` and `batch_size` have no effect;
+    others are rejected, unless null."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -142,7 +142,7 @@ async def segment_picture(request: Request, services: ServicesDep, routing: Rout
 
 
 class PictureParameters(Options):
-    """Parameters of image segmentation. Null counts as absent; others are rejected."""
+    """Parameters of image segmentation. Null counts as absent; other parameters are rejected."""
 
     mask_threshold: Fraction | None = Field(None, description="Makes the mask black and white.")
     threshold: Fraction | None = Field(None, description="Omits a segment with a lower score.")
@@ -154,7 +154,10 @@ class PictureParameters(Options):
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, float]:
-    """Return the task's request and the least score of a segment, or 0. Raises InputError."""
+    """Return the task's request, and the lowest score with which a segment is in the reply.
+
+    That score is 0 if the body has no `threshold`. Raises InputError.
+    """
     document = json_object(body)
     _refuse_unknown(document, ("inputs", "parameters", "options"), of="")
     parameters = {} if document.get("parameters") is None else document["parameters"]
@@ -170,7 +173,10 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
 def _refuse_unknown(
     members: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
-    """Raise InvalidParameter for unknown members that are not null, such as candidate_labels."""
+    """Raise InvalidParameter for a member that is neither `known` nor null.
+
+    `of` precedes its name in the error.
+    """
     for name, value in members.items():
         if name not in known and value is not None:
             raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")

@@ -25,7 +25,7 @@ ZERO_AND_COMMA = np.frombuffer(b"0,", "<u2")[0]
 """The text `0,` as one little-endian number of two bytes. This number plus 1 is the text `1,`."""
 
 ID_AND_COMMA = np.array([f"{number},".encode() for number in range(256)], "S4")
-"""The text of each class and a comma, filled up with zero bytes."""
+"""The number of each class as text with a comma, filled up with zero bytes."""
 
 
 async def segment(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
@@ -39,9 +39,9 @@ async def segment(request: Request, services: ServicesDep, routing: RoutingDep) 
 
 
 def translate(body: bytes) -> tuple[SegmentRequest, bool]:
-    """Return the task's request, and whether the reply has a picture. Raises InputError.
+    """Return the task's request, and whether the reply has the mask as a picture.
 
-    Unknown fields are ignored.
+    Unknown fields are ignored. Raises InputError.
     """
     document = json_object(body)
     if document.get("targetSize") is not None:
@@ -64,7 +64,7 @@ def _document(result: SegmentResult, log_id: str, visualize: bool) -> bytes:
 
 
 def _labels(mask: bytes) -> Iterator[memoryview]:
-    """Yield the labels in parts: a digit for each pixel, 1 for foreground, separated by commas."""
+    """Yield a binary mask as text in parts, with commas: 1 for a byte of 128 or more, else 0."""
     pixels = np.frombuffer(mask, np.uint8)
     for at in range(0, len(pixels), PART_LABELS):
         part = pixels[at : at + PART_LABELS]
@@ -73,7 +73,7 @@ def _labels(mask: bytes) -> Iterator[memoryview]:
 
 
 def _class_ids(labels: bytes) -> Iterator[bytes]:
-    """Yield the labels of a semantic segmentation model in parts, separated by commas."""
+    """Yield the class of each pixel, a byte of `labels`, as text in parts, with commas."""
     ids = np.frombuffer(labels, np.uint8)
     for at in range(0, len(ids), PART_LABELS):
         written = ID_AND_COMMA[ids[at : at + PART_LABELS]].tobytes().translate(None, b"\0")

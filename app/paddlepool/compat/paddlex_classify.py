@@ -18,7 +18,7 @@ from paddlepool.tasks.classify.model import MAX_TOP
 from paddlepool.tasks.classify.pipeline import ClassifyRequest, ClassifyResult, max_bytes
 
 DIGITS = 5
-"""Decimals of a score, as PaddleX rounds it."""
+"""Decimals of a score in a reply, as many as PaddleX gives."""
 
 
 async def classify(request: Request, services: ServicesDep, routing: RoutingDep) -> Response:
@@ -45,7 +45,10 @@ async def classify(request: Request, services: ServicesDep, routing: RoutingDep)
 
 
 def translate(body: bytes) -> ClassifyRequest:
-    """Return the task's request for PaddleX's; ignores unknown fields. Raises InputError."""
+    """Return the task's request for the body of PaddleX's. Raises InputError.
+
+    Unknown fields are ignored.
+    """
     document = json_object(body)
     top = document.get("topk")
     if top is not None and (type(top) is not int or not 1 <= top <= MAX_TOP):

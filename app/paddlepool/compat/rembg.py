@@ -111,7 +111,10 @@ async def remove_by_address(
 def translate(
     body: bytes, fields: Fields, *, bgc: str | None, extras: str | None
 ) -> SegmentRequest:
-    """Translate a picture and rembg's fields to the task's request. Raises InvalidParameter."""
+    """Return the task's request for a picture and rembg's fields.
+
+    Raises InvalidParameter for a value that this server does not support.
+    """
     if extras is not None and extras.strip() not in ("", "{}"):
         raise refused("extras", "session options are not supported; choose a model by name")
     if fields.vm:
@@ -135,7 +138,10 @@ def translate(
 
 
 def _colour(text: str | None) -> Colour | None:
-    """Read a colour as `r,g,b,a`; None for an empty text or None. Raises InvalidParameter."""
+    """Read a colour `r,g,b,a`; None for an empty text or None.
+
+    Raises InvalidParameter unless it is four numbers from 0 to 255.
+    """
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]

@@ -35,7 +35,8 @@ from paddlepool.tasks.segment.router import read_accept, result_headers
 
 URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
-"""remove.bg's X-Type for a picture of no specific kind. This server detects no kinds."""
+"""remove.bg's X-Type for a picture of no specific kind. This server detects no kinds, so its
+replies always have this one."""
 UNLIMITED_CALLS = 1_000_000
 """Free calls that /v1.0/account reports if there is no quota. The number is large because clients
 check that it covers the calls they plan."""
@@ -95,7 +96,8 @@ async def _received(
 ) -> tuple[Callable[[], tuple[SegmentRequest, bool]], int]:
     """Receive the body; return a function that translates it, and the number of bytes to parse.
 
-    Raises UnsupportedMediaType and the errors of read_form().
+    The function returns what translate() does. Raises UnsupportedMediaType and the errors of
+    read_form() and Exchange.receive().
     """
     kind = media_type(request)
     most = max(settings.form_max_fields, MAX_FIELDS)
@@ -113,10 +115,11 @@ async def _received(
 
 
 def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
-    """Parse a URL-encoded form. Raises InvalidParameter.
+    """Parse a URL-encoded form; of fields with the same name, the last counts.
 
     A picture in base64 is not decoded like other text: it may be megabytes long with few encoded
-    characters, and an unencoded plus sign in it is not a space.
+    characters, and an unencoded plus sign in it is not a space. Raises InvalidParameter for more
+    than `most` fields besides the picture, and for a field that is too long.
     """
     pairs = body.split(b"&", most + 1)
     if len(pairs) > most + 1:
@@ -161,7 +164,7 @@ CODES = {
     "overloaded": "rate_limit_exceeded",
     "quota_exceeded": "rate_limit_exceeded",
 }
-"""Our error codes mapped to remove.bg's; other codes stay unchanged."""
+"""Maps this server's error codes to remove.bg's; other codes stay unchanged."""
 FIELDS = (
     "image_url", "size", "format", "roi", "crop_margin", "scale", "position", "channels",
     "semitransparency", "bg_color", "bg_image_url",
@@ -179,7 +182,7 @@ def _write(fault: Fault, _request_id: str) -> Mapping[str, Any]:
 Size = Literal["preview", "small", "regular", "medium", "hd", "full", "4k", "50MP", "auto"]
 Kind = Literal["auto", "person", "product", "animal", "car", "transportation", "graphic", "other"]
 SIZES = {"medium": "medium", "hd": "hd"} | dict.fromkeys(("preview", "small", "regular"), "preview")
-"""Maps remove.bg's sizes to the task's; the other ones mean the picture's own size, `full`."""
+"""Maps remove.bg's sizes to the task's; its other sizes mean the picture's own size, `full`."""
 WHOLE = ("0% 0% 100% 100%", "0%,0%,100%,100%")
 Text = Annotated[str | None, WithJsonSchema({"type": "string", "example": ""})]
 """The example makes the API page leave empty fields out."""
@@ -226,7 +229,11 @@ MAX_FIELDS = 20
 
 
 def _pictures(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
-    """Return the picture and, if there is one, the background. Raises InputError."""
+    """Return the picture and the background, which may be None.
+
+    The picture is a file, or base64 in a field. Raises InputError if there is no picture, more than
+    one, or a URL.
+    """
     for name in ("image_url", "bg_image_url"):
         if form.get(name):
             raise refused(name, api.NOT_FETCHED)
@@ -245,16 +252,17 @@ def _pictures(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[byte
 
 
 def _normalised(value: object) -> Any:
-    """Strip a text, write a number as text, and return any other value unchanged."""
+    """Return a text without blanks at its ends, a number as text, and any other value unchanged."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return value
     return value.strip() if isinstance(value, str) else f"{value:g}"
 
 
 def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
-    """Return the request that the fields describe; true if its reply has the header X-Type.
+    """Return the task's request, and whether its reply has the header X-Type.
 
-    Undocumented and empty fields are ignored. Raises InputError, whose message names the field.
+    Unknown and empty fields are ignored, and a background image that the result does not show.
+    Raises InputError, whose message names the field.
     """
     body, background = _pictures(form, files)
     fields = Fields.model_validate(
@@ -275,9 +283,9 @@ def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Segm
 
 
 def _output(fields: Fields, background: bytes | None) -> dict[str, Any]:
-    """Return the request's options for the kind of result, background, shadow and format.
+    """Return the options of SegmentRequest for the kind of result, background, shadow and format.
 
-    Raises InvalidParameter.
+    Raises InvalidParameter if the fields exclude each other or the colour is invalid.
     """
     if fields.channels == "alpha":  # the mask alone
         if fields.format == "jpg":

@@ -77,7 +77,11 @@ async def predict(body: PredictRequest, services: ServicesDep, routing: RoutingD
 
 
 def read_inputs(inputs: Any) -> tuple[list[str], bool]:
-    """Return the texts, and whether `inputs` is one text, not a batch. Raises InputError."""
+    """Return the texts, and whether `inputs` is one text, not a batch.
+
+    Raises TextEmpty for an empty list, and InvalidParameter for pairs of texts and for any other
+    value. Whether a text is empty is not checked here.
+    """
     if isinstance(inputs, list) and len(inputs) == 1 and isinstance(inputs[0], str):
         inputs = inputs[0]  # TEI reads a pair without its second text as a single text
     if isinstance(inputs, str):
@@ -101,9 +105,10 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 
 
 def described(services: Services) -> dict[str, Any]:
-    """Return the members of TEI's `/info` for a classifier; clients read its limits and labels.
+    """Return the members of TEI's `/info` about the default model of the task `sentiment`.
 
-    While the model is not served, it has no labels, and the limits in tokens are 0.
+    Clients read its limits and labels. While the model is not served, there are no labels, and the
+    limits in tokens are 0.
     """
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")
