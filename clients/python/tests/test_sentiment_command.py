@@ -371,6 +371,13 @@ def test_bytes_that_are_no_text_are_refused_before_they_are_sent(server: Server)
     assert server.asked == []
 
 
+def test_a_server_that_leaves_is_one_line(server: Server) -> None:
+    """Not a traceback, as main() prints only a CommandError on one line."""
+    server.fails = dict.fromkeys(range(5), gone)
+    with pytest.raises(CommandError, match=r"^no server at http://127\.0\.0\.1:8000 \(refused\)$"):
+        server.classify(Path("好"))
+
+
 @pytest.mark.parametrize("option", ["--top-k", "--timeout-ms"])
 @pytest.mark.parametrize("value", ["0", "-4", "many"])
 def test_numbers_begin_at_one(

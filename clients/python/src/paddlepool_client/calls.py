@@ -135,7 +135,7 @@ class SegmentOptions(TypedDict, total=False):
 
 
 class SentimentOptions(TypedDict, total=False):
-    """Parameters of POST /sentiment that do not change the form of its reply."""
+    """Parameters of POST /sentiment, except those that change the form of its reply."""
 
     top_k: int
     model: str
@@ -155,10 +155,11 @@ class ClassifyOptions(TypedDict, total=False):
 
 
 class OcrOptions(TypedDict, total=False):
-    """Parameters of POST /ocr that do not change the form of its reply.
+    """Parameters of POST /ocr, except those that change the form of its reply.
 
-    Lines below `min_score` (0 to 1) are left out. `limit` is the longest side in pixels at which
-    text is searched. `orientation` turns pages upright first, if the model has a part for that.
+    Lines with a score below `min_score` (0 to 1) are left out. A page is reduced to a longest side
+    of `limit` pixels before text is searched. `orientation` turns pages upright first; the model
+    needs a part for that.
     """
 
     min_score: float
@@ -292,7 +293,7 @@ def ready(model: str | None) -> Call[bool]:
 
 
 def _quoted(part: str) -> str:
-    """Quote a path segment, even a lone surrogate, which no model name contains."""
+    """Quote a path segment. A lone surrogate, which no model name contains, raises no error."""
     return quote(part, safe="", errors="surrogatepass")
 
 

@@ -46,8 +46,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 class Client:
     """Blocking client of one server; thread-safe.
 
-    `timeout` is in seconds, for connecting and for each wait for bytes. A server on a loopback
-    address is called without a proxy. Every method that sends a request can raise RequestFailed.
+    `timeout` is in seconds, for connecting and for each wait for bytes. `transport` and `sleep` are
+    for tests. A server on a loopback address is called without a proxy. Every method that sends a
+    request can raise RequestFailed.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Client:
     ) -> None:
         """Raise ValueError for a key or a proxy variable that cannot be used.
 
-        A key must not have characters that no header can contain. Raises httpx.InvalidURL if `url`
-        cannot be parsed.
+        A key must have only printable characters. Raises httpx.InvalidURL if `url` cannot be
+        parsed. Nothing is sent yet.
         """
         settings = _settings(url, api_key, timeout)
         with _named_variables():
@@ -89,7 +90,10 @@ class Client:
         return self._run(calls.sentiment(texts, options))
 
     def classify(self, source: Source, **options: Unpack[ClassifyOptions]) -> Classification:
-        """Return the labels of a picture, best first; `top` of them. Raises as segment() does."""
+        """Return the labels of a picture, best first: `top` of them, or the model's own number.
+
+        Raises as segment() does.
+        """
         return self._run(calls.classify(source, options))
 
     def ocr(self, sources: Source | Sequence[Source], **options: Unpack[OcrOptions]) -> OcrResult:
@@ -100,17 +104,17 @@ class Client:
         return self._run(calls.ocr(sources, options))
 
     def models(self) -> list[Model]:
-        """Return every version of every model, except those superseded by a newer one."""
+        """Return the versions of every model, except those that a newer ready one has replaced."""
         return self._run(calls.models())
 
     def info(self) -> dict[str, Any]:
-        """Return GET /info: models, predictors, provenance of the weights and limits."""
+        """Return the reply of GET /info: models, predictors, origin of the weights and limits."""
         return self._run(calls.info())
 
     def ready(self, model: str | None = None) -> bool:
         """Return whether all models, or this one (`name` or `name@version`), are ready.
 
-        False for an unknown model. Raises Unreachable if no server answers.
+        False for an unknown model. It does not wait until they are.
         """
         return self._run(calls.ready(model))
 
@@ -203,7 +207,7 @@ class AsyncClient:
 
 
 class _Wire(Generic[Http]):
-    """The parts of a `Wire` that do not wait; `sleep` takes seconds."""
+    """The parts of an exchange.Wire that do not wait; `sleep` takes seconds."""
 
     def __init__(self, http: Http, sleep: Callable[[float], Any]) -> None:
         self.http = http

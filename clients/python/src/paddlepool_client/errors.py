@@ -64,15 +64,18 @@ class ApiError(RequestFailed):
 
 
 class Unauthorized(ApiError):
-    """The key is missing or wrong, or the server has disabled the endpoint."""
+    """The key is missing, wrong or not sufficient, or the server has disabled the endpoint."""
 
 
 class TimedOut(ApiError):
-    """The request did not finish within its `timeout_ms`, or did not arrive in time."""
+    """The request did not finish within its `timeout_ms`, or did not reach the server in time."""
 
 
 class Unavailable(ApiError):
-    """The server is full, starting or stopping, even after all retries."""
+    """The server is full, starting or stopping, or the caller's quota is used up.
+
+    Raised when `Retries` allows no further attempt.
+    """
 
 
 class InvalidRequest(ApiError):
@@ -95,7 +98,7 @@ BY_HUNDRED = {4: InvalidRequest, 5: ServerFault}
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """Return the error of a reply, even if a proxy sent it, without a problem document."""
+    """Return the error that an error reply describes; a proxy's reply without a document, too."""
     status, headers = response.status_code, response.headers
     problem = _problem(response)
     members = {
@@ -116,7 +119,7 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
 
 
 def _retry_after(value: str) -> float | None:
-    """Parse seconds or a date as seconds from now; None if it is neither."""
+    """Parse seconds, or a date as seconds from now (0 for a past one); None if it is neither."""
     if value.isascii() and value.isdigit():
         return float(value)
     try:

@@ -31,13 +31,14 @@ NEVER_SENT = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
 """Errors that a retry cannot fix."""
 
 LATE = (httpx.ReadTimeout, httpx.WriteTimeout)
-"""The server has the request, or a part of it. A repeated one would add to the work that delays
-it."""
+"""Errors after which the server has the request, or a part of it. A second request would add to the
+work that delays the first."""
 
 NO_CONNECTION = (httpx.ConnectError, httpx.ConnectTimeout)
+"""Errors after which the server has nothing of the request."""
 
 MAX_WAIT_SECONDS = 30.0
-"""If the server asks for a longer wait, the request is not retried."""
+"""Maximum delay before a retry. If the server asks for a longer one, the request is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ class Retries:
     """How often and after which delay to retry a 429, a 503 or a lost connection.
 
     `attempts` includes the first one; 1 never retries. `base_seconds` is the first delay if the
-    server names none; it doubles each time, up to MAX_WAIT_SECONDS. A reply that is late is not
-    retried, nor one that names a longer delay. Raises ValueError if `attempts` is below 1.
+    server names none; it doubles each time, up to MAX_WAIT_SECONDS. Up to a quarter of a delay is
+    added at random. A request whose reply is late is not retried, nor one whose reply names a delay
+    above MAX_WAIT_SECONDS. Raises ValueError if `attempts` is below 1.
     """
 
     attempts: int = 5
@@ -58,7 +60,10 @@ class Retries:
 
 
 class Wire(Protocol):
-    """Port for sending bytes and waiting. `url` is the server's address, for messages."""
+    """Port for I/O: builds and sends requests, waits, and reads files.
+
+    `url` is the server's address, for messages.
+    """
 
     url: str
 
@@ -76,7 +81,8 @@ class Wire(Protocol):
 async def exchange(call: Call[T], wire: Wire, retries: Retries) -> T:
     """Send a call, again as often as `retries` allows; return its result.
 
-    Raises RequestFailed, and OSError for an unreadable file.
+    If the program traces with OpenTelemetry, the request carries its current span. Raises
+    RequestFailed, and OSError for an unreadable file.
     """
     body = None if call.body is None else await _loaded(call.body, wire)
     files = [(name, await _loaded(content, wire)) for name, content in call.files]
@@ -135,7 +141,10 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
 
 
 def _wait(failure: RequestFailed, attempt: int, retries: Retries) -> float | None:
-    """Return the seconds until the next attempt; None if there is none."""
+    """Return the seconds until the next attempt; None if there is none.
+
+    `attempt` is the number of the failed one, from 1.
+    """
     if attempt >= retries.attempts or not isinstance(failure, Unavailable | Unreachable):
         return None
     seconds = failure.retry_after if isinstance(failure, Unavailable) else None

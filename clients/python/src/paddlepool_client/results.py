@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segmentation:
-    """An encoded result of `/segment`: `content` is the file, `content_type` its format.
+    """An encoded result of `/segment`: `content` is the file, `content_type` its media type.
 
-    A notebook shows it as a picture.
+    A notebook shows a PNG or JPEG as a picture.
 
     `size` is (width, height) of the result in pixels. `foreground` is (top, left, width, height) in
     the upright, uncropped picture; all 0 without a foreground. `timings` are milliseconds by stage.
@@ -51,7 +51,7 @@ class Segmentation:
         )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the file as it came, whatever the path's suffix.
+        """Write `content` to a file; the path's suffix does not change the format.
 
         Raises OSError if it cannot be written.
         """
@@ -172,7 +172,7 @@ class OcrResult:
 
     @classmethod
     def of(cls, response: httpx.Response, *, pictures: int) -> Self:
-        """Return the pages from a reply. Raises ValueError if there are fewer than pictures."""
+        """Return the result from a reply. Raises ValueError if `pages` are fewer than pictures."""
         body = response.json()
         pages = tuple(
             OcrPage(
@@ -192,11 +192,12 @@ class OcrResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A model of the server's repository; None members are unknown until it is ready.
+    """One version of a model in the server's repository.
 
     `state` is READY, LOADING or UNAVAILABLE, and `reason` says why it is not ready. `task` is the
-    endpoint that uses it, if any. `predictors` are the valid values of the option `predictor`;
-    info() says which are ready, and why the others are not.
+    task that uses it. `predictors` are the valid values of the option `predictor`; info() says
+    which are ready, and why the others are not. A member is None if the model has no such value, or
+    while the version is not served.
     """
 
     name: str
@@ -226,7 +227,7 @@ class Model:
 
 
 def _origin(response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what answered, and how long it took."""
+    """Return the members that Classification and OcrResult have in common."""
     headers = response.headers
     return {
         "model": f"{body['model']}@{body['version']}",
@@ -237,6 +238,9 @@ def _origin(response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _timings(header: str) -> dict[str, float]:
-    """Return a header such as `decode;dur=1.5, infer;dur=200` as milliseconds by stage."""
+    """Parse a header such as `decode;dur=1.5, infer;dur=200` to milliseconds by stage.
+
+    Parts without a duration are left out.
+    """
     parts = (part.strip().partition(";dur=") for part in header.split(","))
     return {stage: float(duration) for stage, _, duration in parts if duration}

@@ -55,7 +55,7 @@ def positive(text: str) -> int:
 
 
 def routing(args: argparse.Namespace) -> dict[str, str | int]:
-    """Return the command's options for model, group and deadline, if any."""
+    """Return the command's options in ROUTING (model, group and deadline) that are set."""
     options = vars(args)
     return {name: options[name] for name in ROUTING if options.get(name) is not None}
 
@@ -66,8 +66,10 @@ def server_of(
 ) -> Iterator[str]:
     """Yield the address of a server that answers and has the requested model and group.
 
-    `connect` builds a client from an address and further settings. Raises CommandError if there is
-    no such server, and also after the block if the group could not start.
+    With `args.local`, that is a server of its own, which the block's end stops. `task` is the
+    server's name of the task. `connect` builds a client from an address and further settings.
+    Raises CommandError if there is no such server, and also after the block if the group could not
+    start.
     """
     with _own_server() if args.local else contextlib.nullcontext(checked(args.url)) as url:
         _check(url, args, task=task, connect=connect)
@@ -110,7 +112,10 @@ def _check(
 
 
 def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """Return the task's models from /info; none if the command names neither model nor group."""
+    """Return the task's models from /info; [] if the command names neither model nor group.
+
+    Raises RequestFailed.
+    """
     if not (args.model or args.predictor):
         return []
     return [model for model in client.info()["models"] if model["task"] == task]
@@ -121,7 +126,7 @@ def _groups(models: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _check_group(models: Iterable[Mapping[str, Any]], args: argparse.Namespace) -> None:
-    """Raise CommandError with the reason if the chosen group cannot start."""
+    """Raise CommandError with the reason if the chosen group can start in none of the models."""
     reasons = [
         group.get("reason") or "" for group in _groups(models) if group["name"] == args.predictor
     ]
@@ -150,7 +155,7 @@ def checked(url: str) -> str:
 
 
 def key_fits(api_key: str | None) -> str | None:
-    """Return the key, if any. Raises CommandError if no header can contain it."""
+    """Return the key unchanged. Raises CommandError if it has characters that are not printable."""
     if api_key and not api_key.isprintable():
         raise CommandError("--api-key has characters that are invalid in an HTTP header")
     return api_key
@@ -172,10 +177,11 @@ def unreachable(error: Unreachable) -> CommandError:
 
 @contextlib.contextmanager
 def _own_server() -> Iterator[str]:
-    """Start a server on a free local port; yield its address when its models are loaded.
+    """Start a server on a free local port; yield its address when it has loaded its models.
 
-    It is a separate process, so pictures are opened and models run with the usual confinement. The
-    block's end kills it. Raises CommandError if it ends before its models are loaded.
+    A model that cannot be loaded is left out. The server is a separate process, so pictures are
+    opened and models run with the usual confinement. The block's end kills it. Raises CommandError
+    if it ends before it has loaded its models.
     """
     variables = {k: v for k, v in os.environ.items() if k == REPOSITORY or not k.startswith(PREFIX)}
     variables |= {"PADDLEPOOL_PROVE_GROUPS": "off", "PADDLEPOOL_STATE_FILE": "off"}
@@ -197,9 +203,9 @@ def _own_server() -> Iterator[str]:
 
 
 def _loaded(log: Iterable[str]) -> str:
-    """Read the address from the server's log until it is ready.
+    """Read the server's log until it has loaded its models; return its address.
 
-    Raises CommandError with the last line if the log ends before.
+    Raises CommandError with the log's last line if the log ends before.
     """
     url = last = ""
     for line in log:

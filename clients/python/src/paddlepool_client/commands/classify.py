@@ -61,8 +61,9 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     """Print the labels of each picture, or write them to a file.
 
     Returns 0 if every picture has labels, 1 if some failed, 2 if there is no picture, and 130 after
-    Ctrl-C. With -o, the same command then sends the pictures that are not in the file yet. Raises
-    CommandError for wrong options, and if the server is gone or would reject every picture.
+    Ctrl-C. With -o, the next run of the same command sends only the pictures that have not been
+    answered yet. Raises CommandError for wrong options, and if the server is gone or would reject
+    every picture.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     if args.output and args.output.suffix not in FORMATS:
@@ -107,7 +108,10 @@ def _standard_input(args: argparse.Namespace, connect: Callable[..., Client]) ->
 
 
 def _print(args: argparse.Namespace, results: Mapping[str, Classification], *, one: bool) -> None:
-    """Print JSON, or the labels of one picture with bars, or a line for each label."""
+    """Print a line of JSON for each picture, or a line for each label.
+
+    The line of a label ends with a bar, or with the picture's name if there are several pictures.
+    """
     labels = [label for result in results.values() for label in result.labels]
     width = max((len(short(label.label)) for label in labels), default=0)
     for picture, result in results.items():
@@ -132,9 +136,10 @@ def _write(
     directory: Path | None,
     connect: Callable[..., Client],
 ) -> int:
-    """Write the labels of the pictures to `args.output` when every picture has been sent.
+    """Write the labels of the pictures to `args.output` when every picture has an answer.
 
-    Until then, they are in a file beside it. Returns the exit code, see run().
+    Until then, they are in the file NAME.part beside it, which the next run reads. A picture that
+    the server rejects has an answer, too. Returns the exit code; see run().
     """
     names = {
         path: (path.relative_to(directory) if directory else path).as_posix() for path in sources

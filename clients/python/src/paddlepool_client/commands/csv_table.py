@@ -1,4 +1,4 @@
-"""Read a CSV file, and resume an interrupted run from its partial results."""
+"""Read a CSV file, and the partial results of an interrupted run over its rows."""
 
 from __future__ import annotations
 
@@ -91,10 +91,11 @@ class Progress:
 
 
 def resume(part: Path, header: Sequence[str], table: Table) -> Progress:
-    """Keep an earlier run's results for the table's rows; cut off anything else.
+    """Keep the results in `part` of an earlier run over the table's rows; cut off anything else.
 
-    Afterwards `part` exists and contains the header and that many rows. A row with a non-empty last
-    column has failed. Raises CommandError if it cannot be written.
+    Afterwards `part` exists, and contains the header and the rows that the returned Progress
+    counts. A row with a non-empty last column has failed. Raises CommandError if `part` cannot be
+    read or written.
     """
     begun = Progress()
     try:
@@ -120,7 +121,7 @@ def resume(part: Path, header: Sequence[str], table: Table) -> Progress:
 
 
 def _whole_lines(file: BinaryIO, table: Table) -> Iterator[str]:
-    """Yield the complete lines; none if the file lacks the byte order mark of `for_excel`."""
+    """Yield the complete lines; none if the table is `for_excel` and the file has no mark."""
     if table.for_excel and file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         return
     for line in file:

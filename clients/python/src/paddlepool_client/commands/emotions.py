@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from paddlepool_client import ApiError, Client, Emotion
+from paddlepool_client import Client, Emotion, RequestFailed
 from paddlepool_client.commands.at_server import routing, server_of
 from paddlepool_client.commands.errors import CommandError
 
@@ -22,8 +22,9 @@ def print_emotions(
 ) -> int:
     """Print all labels of one text, each with a bar, or the best label of each of several texts.
 
-    `args.top_k` sets another number of labels, `args.json` prints JSON. Returns 0. Raises
-    CommandError for a rejected request, and for a text that cannot be encoded.
+    `args.top_k` sets another number of labels. `args.json` prints JSON, by default with all labels.
+    Returns 0. Nothing is printed if it raises CommandError: for a text that is not UTF-8, and for a
+    request that fails.
     """
     for number, text in enumerate(texts, 1):
         try:
@@ -37,7 +38,7 @@ def print_emotions(
         for begin in range(0, len(texts), BATCH):
             try:
                 results += client.sentiment(list(texts[begin : begin + BATCH]), **options)
-            except ApiError as error:
+            except RequestFailed as error:
                 raise CommandError(str(error)) from error
     if args.json:
         shown = [[asdict(emotion) for emotion in emotions] for emotions in results]
@@ -52,6 +53,6 @@ def print_emotions(
 
 
 def short(text: str) -> str:
-    """Return one line without control characters, shortened to SHOWN."""
+    """Return a text as one line without control characters, of at most SHOWN characters and "…"."""
     plain = "".join(char if char.isprintable() else " " for char in text)
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}…"

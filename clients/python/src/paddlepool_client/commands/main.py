@@ -22,7 +22,11 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = "paddlepool-client") -> int:
-    """Run one command and return its exit code. An expected failure is one line on stderr."""
+    """Run one command and return its exit code. An expected failure is one line on stderr.
+
+    `argv` are the arguments; None means those of this process. Raises SystemExit for a wrong
+    argument, `--help` and `--version`.
+    """
     listing = "\n".join(f"  {name:<10} {line}" for name, line in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog=prog,

@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
-    """Run the command; see run_pictures for the exit codes."""
+    """Write the text of each picture. Returns and raises as run_pictures() does."""
     names = [name for name in OcrOptions.__annotations__ if name not in ROUTING]
     options = {name: getattr(args, name) for name in names if getattr(args, name)}
     parameters: dict[str, Any] = options | routing(args)

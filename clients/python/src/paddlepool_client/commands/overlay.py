@@ -17,7 +17,7 @@ SHOWN = (
     (8, b"WEBP", "webp"),
     (4, b"ftypavif", "avif"),
 )
-"""Formats that browsers show: bytes of a file, from where on, and the media type."""
+"""Formats that browsers show: an offset in the file, the bytes there, and the media subtype."""
 
 TURNS = {
     0: "",
@@ -25,7 +25,7 @@ TURNS = {
     180: "matrix(-1 0 0 -1 {width} {height})",
     270: "matrix(0 1 -1 0 {width} 0)",
 }
-"""How a picture is turned by an angle anticlockwise into a page of this size."""
+"""SVG transforms that turn a picture anticlockwise into a page of `width` x `height`, by angle."""
 
 UPRIGHT = 1.5
 """A box at least this many times as high as wide has vertical text, as for PaddleOCR."""
@@ -46,7 +46,10 @@ def check_shown(picture: bytes) -> None:
 
 
 def overlay(picture: bytes, page: OcrPage, *, title: str) -> bytes:
-    """Return an HTML page of a picture and its text. Raises CommandError as check_shown() does."""
+    """Return an HTML page of a picture and its text, in UTF-8; the picture is in the page.
+
+    Raises CommandError as check_shown() does.
+    """
     width, height = page.size
     sides = (height, width) if page.angle % 180 else (width, height)
     turn = TURNS[page.angle].format(width=width, height=height)
@@ -76,7 +79,7 @@ href="data:image/{_media_type(picture)};base64,{data}"/>
 
 
 def _text(line: OcrLine) -> str:
-    """Return the SVG text of a line, as long and as high as its box; vertical text is turned."""
+    """Return the SVG element of a line, as long and as high as its box; vertical text is turned."""
     top_left, top_right, _, bottom_left = line.box
     length, size = math.dist(top_left, top_right), math.dist(top_left, bottom_left)
     start, first, last = bottom_left, top_left, top_right
@@ -100,5 +103,5 @@ def _media_type(picture: bytes) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Return the text without lone surrogates, as a file name may have them."""
+    """Return the text with `?` for lone surrogates, which a file name may have."""
     return text.encode("utf-8", "replace").decode()

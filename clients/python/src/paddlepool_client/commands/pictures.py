@@ -20,7 +20,7 @@ SUFFIXES = frozenset(
 )
 NOTE = ".paddlepool.json"
 OUTPUTS = ("cutout", "mask", "composite", "labels")
-"""Kinds of results that are pictures."""
+"""Kinds of results that are pictures, as `/segment` names them."""
 STANDARD = "-"
 MOST_JOBS = 64
 
@@ -29,10 +29,10 @@ MOST_JOBS = 64
 class PictureTask:
     """What a command makes of each picture.
 
-    `name` is the server's task. A result beside its picture is named `photo.KIND.SUFFIX`. Without
-    `-o`, the result of a single picture goes to standard output if it is text. `options` are what
-    the result depends on, except model and group; `parameters` are those of the request. `content`
-    returns the bytes of the result's file.
+    `name` is the server's task. A result beside its picture is named `photo.KIND.SUFFIX`, with
+    `kind` and `suffix`. Without `-o`, the result of a single picture goes to standard output if
+    `is_text`. `options` are what the result depends on, except model and group; `parameters` are
+    those of the request. `content` sends a picture and returns the bytes of its result's file.
     """
 
     name: str
@@ -69,11 +69,12 @@ def add_target(parser: argparse.ArgumentParser, *, default: str) -> None:
 def run_pictures(
     args: argparse.Namespace, task: PictureTask, *, connect: Callable[..., Client]
 ) -> int:
-    """Make the results of the command's pictures.
+    """Write a result for each of the command's pictures.
 
-    Returns 0 if every picture has its result, 1 if some failed, 2 if there is no picture, and 130
-    after Ctrl-C: requests in progress finish, and the next run continues. Raises CommandError for
-    wrong options, and if the server is gone or would reject every picture.
+    Returns 0 if every picture has its result, 1 if some failed, 2 if a directory has no picture,
+    and 130 after Ctrl-C, when the requests in progress have finished. For a directory, the next run
+    continues with the pictures without a result. Raises CommandError for wrong options, and if the
+    server is gone or would reject every picture.
     """
     if STANDARD in args.pictures:
         return _standard_input(args, task, connect)
@@ -158,7 +159,7 @@ def pictures_of(directory: Path, *, results: Path | None = None) -> list[Path]:
 
 
 def recorded(options: Mapping[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Return what results depend on: the options, the model and the group."""
+    """Return what results depend on: `options`, and the model and the group of `args`."""
     return {**options, **{k: v for k, v in routing(args).items() if k != "timeout_ms"}}
 
 
@@ -276,14 +277,18 @@ def _directory(
 
 
 def _is_result(name: Path, names: Collection[Path]) -> bool:
-    """Return whether a file of this name, without its suffix, is a result beside one of `names`."""
+    """Return whether `name`, a path without its suffix, is that of a result beside a picture.
+
+    `names` are the paths of all pictures, without suffix.
+    """
     return name.suffix[1:] in OUTPUTS and name.with_suffix("") in names
 
 
 def _note(parameters: Mapping[str, Any], directory: Path) -> None:
-    """Record the options of the results.
+    """Record, in the directory of the results, the `parameters` on which they depend.
 
-    Raises CommandError if earlier results have other options: the next run would mix them.
+    Makes the directory if necessary. Raises CommandError if earlier results depend on others: the
+    directory would mix them.
     """
     note = directory / NOTE
     try:

@@ -20,7 +20,8 @@ class Records:
     def __init__(self, part: Path, options: Mapping[str, Any]) -> None:
         """Read the whole lines of an earlier run, and cut off an incomplete one.
 
-        Raises CommandError if the file is damaged or that run had other options, and OSError.
+        Raises CommandError if the file is damaged or that run had other options, and OSError if the
+        file cannot be read or written.
         """
         self.part = part
         self.by_picture: dict[str, dict[str, Any]] = {}
@@ -30,7 +31,7 @@ class Records:
             self._resume()
 
     def add(self, record: dict[str, Any]) -> None:
-        """Append a record, which has the member `picture`.
+        """Append a record, whose member `picture` is the picture's name.
 
         Raises OSError if the file cannot be written.
         """
@@ -63,6 +64,6 @@ class Records:
 
 
 def line(value: Mapping[str, Any]) -> str:
-    """Return JSON on one line. A lone surrogate, as a file name may have it, is escaped."""
+    """Return JSON on one line with a line end. Lone surrogates, as in file names, are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"

@@ -50,7 +50,7 @@ def _add_option(parser: argparse.ArgumentParser, name: str, option: Any) -> None
 
 
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
-    """Run the command; see run_pictures for the exit codes."""
+    """Write the result of each picture. Returns and raises as run_pictures() does."""
     options = _options(args)
     parameters: dict[str, Any] = options | routing(args) | _background(args)
     task = PictureTask(
@@ -66,9 +66,10 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters that affect the result, without those left out.
+    """Return the parameters that affect the result, except the background picture.
 
-    Raises CommandError if the results' file has the suffix of another format.
+    Parameters that the command leaves out are missing, but not `output`, `format` and `crop`.
+    Raises CommandError if `-o` names a file with the suffix of an unsupported format.
     """
     suffix = Path(args.target or "").suffix.lower()
     if suffix in SUFFIXES - FORMAT_OF.keys() and not (args.format or Path(args.target).is_dir()):

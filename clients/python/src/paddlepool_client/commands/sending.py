@@ -21,7 +21,7 @@ NOT_FOUND = 404
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The number of pictures with a result, and whether Ctrl-C stopped the rest."""
+    """The number of pictures that send() gave a result, and whether Ctrl-C stopped it."""
 
     count: int
     interrupted: bool
@@ -37,11 +37,13 @@ def send(
     jobs: int,
     before: int = 0,
 ) -> Done:
-    """Call `one` for each picture, in `jobs` threads; `before` further pictures have their results.
+    """Call `one` for each picture, in `jobs` threads.
 
     `one` sends the picture and stores the result. If it raises RequestFailed, OSError or
     CommandError, the picture is reported on stderr, and the others go on. After Ctrl-C, requests in
-    progress finish. Raises CommandError if the server is gone or would reject every picture.
+    progress finish. `before` further pictures, which already have results, count in the progress
+    bar. `parameters` are those of the requests, for errors. Raises CommandError if the server is
+    gone or would reject every picture.
     """
     stopping = threading.Event()
 
@@ -85,7 +87,7 @@ def send(
 
 
 def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """Return the server's message for an option that is wrong for every picture; else ""."""
+    """Return the server's message if it rejected a parameter, and the value sent; else ""."""
     if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
         return ""
     message = error.detail.partition(" (in a query")[0]
@@ -98,7 +100,8 @@ def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
 def is_fatal(error: Exception) -> bool:
     """Return whether every other picture would fail, too.
 
-    The cause is then no server, no access, no such model, or a rejected option or background.
+    That is so if there is no server, no access or no such model, or if an option or the background
+    is rejected.
     """
     if isinstance(error, ApiError) and (
         error.status == NOT_FOUND

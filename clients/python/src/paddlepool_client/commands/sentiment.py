@@ -68,7 +68,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) -> int:
     """Print the emotions of each text, or write those of a CSV file's rows.
 
-    Returns 0 if every text has a label and 1 if one is rejected; for a file, see _file.
+    Returns and raises as print_emotions() does, or for a file as _file() does. Also raises
+    CommandError for a wrong key.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     [first, *more] = args.texts
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _is_file(text: str) -> bool:
-    """Return whether `text` is a path: of an existing file, or of any file that ends in .csv."""
+    """Return whether `text` ends in .csv or is the path of an existing file or directory."""
     with contextlib.suppress(OSError, ValueError):  # too long for a name, or contains NUL
         return text.endswith(".csv") or (text not in ("", STANDARD) and Path(text).exists())
     return False
@@ -94,11 +95,12 @@ def _lines() -> list[str]:
 
 
 def _file(args: argparse.Namespace, *, connect: Callable[..., Client]) -> int:
-    """Write the rows with the columns ADDED.
+    """Write the rows of a CSV file with the columns ADDED.
 
     Returns 0 if every text has a label, 1 if a row has an error, 2 if the server failed before the
-    end and 130 after Ctrl-C. After 2 and 130, the same command continues with the rest. Raises
-    CommandError for wrong options or a wrong file, and if no server answers at the start.
+    end and 130 after Ctrl-C. After 2 and 130, the results are in a file with the suffix .part, and
+    the same command continues with the rest. Raises CommandError for wrong options or a wrong file,
+    and if no server answers at the start.
     """
     # Find mistakes in the arguments or the file before anything is written.
     table = Table(args.file, encoding=args.encoding)
@@ -177,7 +179,10 @@ def _batches(rows: Iterable[list[str]]) -> Iterator[list[list[str]]]:
 def _classify(
     client: Client, texts: list[str], options: Mapping[str, Any]
 ) -> list[Emotion | ApiError]:
-    """Return the best emotion of each text, or its error. Raises errors that no text caused."""
+    """Return the best emotion of each text, or its error if its status is one of TEXT_ERRORS.
+
+    Raises RequestFailed for any other error.
+    """
     try:
         return [emotions[0] for emotions in client.sentiment(texts, top_k=1, **options)]
     except ApiError as error:
