@@ -77,7 +77,7 @@ class Segment(BaseModel):
 
 
 class HubError(BaseModel):
-    """An error in the form that the hub's client reads."""
+    """An error in the form that Hugging Face's clients read."""
 
     error: str
 
@@ -173,7 +173,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
 def _refuse_unknown(
     members: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
-    """Raise InvalidParameter for a member that is neither `known` nor null.
+    """Raise InvalidParameter for a member that is neither in `known` nor null.
 
     `of` precedes its name in the error.
     """

@@ -45,7 +45,7 @@ async def classify(request: Request, services: ServicesDep, routing: RoutingDep)
 
 
 def translate(body: bytes) -> ClassifyRequest:
-    """Return the task's request for the body of PaddleX's. Raises InputError.
+    """Return the task's request for a body in PaddleX's form. Raises InputError.
 
     Unknown fields are ignored.
     """

@@ -100,7 +100,7 @@ async def remove(
 async def remove_by_address(
     url: Annotated[str | None, Query(description="Not fetched.")] = None,
 ) -> Response:
-    """Reject `url`, which rembg would fetch."""
+    """Reject every request with InvalidParameter; rembg would fetch `url`."""
     del url
     raise InvalidParameter(
         f"url: {NOT_FETCHED}: curl -F file=@photo.jpg",

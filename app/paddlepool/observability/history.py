@@ -17,7 +17,10 @@ INTERVALS = 360
 
 
 def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:
-    """Return bucket bounds from `first` to `last` with a constant factor between neighbours."""
+    """Return `steps` + 1 bucket bounds from `first` to `last`, each a constant factor apart.
+
+    They are rounded to four digits.
+    """
     factor = (last / first) ** (1 / steps)
     return tuple(float(f"{first * factor**step:.4g}") for step in range(steps + 1))
 
@@ -52,7 +55,9 @@ class Counts:
         return self.total / count if count else None
 
     def quantiles(self, bounds: Sequence[float], shares: Iterable[float]) -> list[float] | None:
-        """Estimate quantiles as PromQL's `histogram_quantile` does; None without observations.
+        """Estimate the quantiles at `shares`, from 0 to 1; return None without observations.
+
+        This works as PromQL's `histogram_quantile`. `bounds` are those of the buckets.
 
         It interpolates linearly inside the bucket that holds the rank, starting from 0 in the first
         bucket. A rank above the largest bound gives that bound.
@@ -169,7 +174,7 @@ class History:
             histogram.observe(now, seconds)
 
     def drifted(self, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """Record a replay in the current interval; its agreement is None if it has no measure."""
+        """Record a replay in the current interval; `agreement` is None if it was not measured."""
         with self._lock:
             drifts, agreements = self._replays[model, group]
             drifts.observe(self.interval(), drift)

@@ -242,7 +242,7 @@ class WithInstanceGroup(Collector):
 
 
 class Metrics:
-    """Observer of the engine, the data plane and the HTTP layer.
+    """Observer of the engine, the data plane and the HTTP layer; thread-safe.
 
     The labels `predictor` and `instance_group` hold the name of an instance group.
 

@@ -80,8 +80,9 @@ class RequestSpan:
     ) -> None:
         """End the span, and make the spans of the stages that trace_stages() has reported.
 
-        `name` and `attributes` are known only now. `error` is the error's code, or empty; `why` is
-        its text for people. `failed` means that the server caused the error, not the client.
+        `name` replaces the name with which the span began, and `attributes` are added to it.
+        `error` is the error's code, or empty; `why` is its text for people. `failed` means that the
+        server caused the error, not the client.
         """
         CURRENT.set(None)
         span = self.span

@@ -349,8 +349,8 @@ class Settings(PluginSettings):
     def keys(self) -> tuple[bytes, ...]:
         """Return all API keys, of the setting `api_keys` and then of the file.
 
-        Raises ConfigError if the file cannot be read, has no key or is not UTF-8. Without the error
-        such a server could be open to all, which nobody who sets a key file wants.
+        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: otherwise such a
+        server could be open to all.
         """
         keys = [key.get_secret_value() for key in self.api_keys]
         if (file := self.api_keys_file) is not None:
@@ -394,7 +394,7 @@ def explain(error: ValidationError, *, options: Collection[str] = ()) -> str:
 
 
 def read_plugin_settings() -> PluginSettings:
-    """Read, from the environment, the settings that name modules. Raises ConfigError."""
+    """Read PluginSettings from the environment. Raises ConfigError if one is invalid."""
     try:
         return PluginSettings()
     except ValidationError as error:

@@ -37,7 +37,7 @@ class Times(BaseModel):
 
 
 class Replays(BaseModel):
-    """Shadowed requests of a group in the window, compared with the default group's outputs."""
+    """Requests that ran again on a group in the window, and how they agree with the answers."""
 
     count: int
     same_bits: int = Field(description="Number of replays with identical outputs, bit by bit.")
@@ -103,7 +103,7 @@ class ComparedModel(BaseModel):
         None, description="The parts of a composed model, each `name@version`; null: not composed."
     )
     canary: CanaryStatus | None = Field(
-        None, description="The latest new version that had to prove itself against this one."
+        None, description="The trial of the latest new version; null: there was none."
     )
 
 
@@ -113,7 +113,7 @@ class HistorySeries(BaseModel):
     model: str
     version: int
     group: str
-    interval: list[int] = Field(description="Its number since the server's start.")
+    interval: list[int] = Field(description="Number of each interval; 0 is the server's first.")
     runs: list[int]
     p50: list[float]
     p95: list[float]

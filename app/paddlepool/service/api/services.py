@@ -25,9 +25,9 @@ if TYPE_CHECKING:  # an optional extra
 
 @dataclass(slots=True)
 class Lifecycle:
-    """Whether the server is starting, draining or has failed.
+    """The state of the server process: whether it drains, and whether a task of it has failed.
 
-    A signal handler sets `draining`, so reading it takes no lock. Each of `closers` closes one
+    A signal handler sets `draining`, a plain value without a lock. Each of `closers` closes one
     interface other than HTTP. They are called when the drain delay is over, possibly twice: each
     stops accepting requests, and returns when the requests in flight have ended or the drain
     timeout is over.

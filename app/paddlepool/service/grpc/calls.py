@@ -214,7 +214,7 @@ class Calls:
         return call.fail(fault), b""
 
     async def _admit(self, method: Method, context: Any) -> None:
-        """Identify the caller. Raises Unauthorized, Forbidden and QuotaExceeded."""
+        """Set CALLER. Raises the errors of KeyRules.caller()."""
         headers, address = headers_of(context), ""
         kind, _, rest = context.peer().partition(":")
         if kind in ("ipv4", "ipv6"):

@@ -166,7 +166,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _ignore_offer(self, rest: bytes) -> None:
         """Go on with HTTP/1.1 although the request offers another protocol (RFC 9110, 7.8).
 
-        The parser expects that protocol next, so a new one reads the body, which `rest` begins.
+        `rest` has the bytes after the headers. The parser expects the other protocol there, so a
+        new one reads the body.
         """
         if self._body_framing:
             events = EventsAfterHead(self)

@@ -20,7 +20,7 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """Limits the bytes of all unread replies: beyond it, aborts the connection of the largest one.
+    """Limits the bytes of all unread replies; aborts the connection of the largest one if exceeded.
 
     Used from one event loop only.
     """
@@ -109,7 +109,7 @@ JOINED_BYTES = 64 * 1024
 
 
 class WholeReply:
-    """Sends the messages of one reply, ordinary replies faster than uvicorn.
+    """Sends the messages of one reply; for ordinary replies it is faster than uvicorn.
 
     uvicorn checks each header with two regular expressions, and searches for the headers that frame
     the reply. This class sends only bodies of one part and known length on connections that are

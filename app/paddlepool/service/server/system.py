@@ -70,7 +70,7 @@ pictures and tensors between processes."""
 
 
 def require_room_for_children() -> None:
-    """Raise ConfigError if the limits are too low for any child process to start."""
+    """Raise ConfigError if the limit of address space or file size lets no child process start."""
     for kind, name, flag, least in (
         (resource.RLIMIT_AS, "address space", "-v", LEAST_ADDRESS_SPACE),
         (resource.RLIMIT_FSIZE, "file size", "-f", LEAST_FILE_SIZE),
@@ -86,7 +86,7 @@ def require_room_for_children() -> None:
 def require_descriptors(connections: int, *, ports: int = 1) -> None:
     """Allow enough open files for this number of `connections` on each of `ports` ports.
 
-    Raises the soft limit if it is too low. Raises ConfigError if the hard limit is too low as well.
+    Increases the soft limit if it is too low. Raises ConfigError if the hard limit is too low, too.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections * ports + OWN_DESCRIPTORS

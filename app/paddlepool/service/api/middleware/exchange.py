@@ -140,7 +140,7 @@ class Exchange:
         return self._cancelled
 
     def close(self) -> None:
-        """Return the body's bytes to the budget, and stop watching. Nothing works afterwards."""
+        """Return the body's bytes to the budget, and stop watching. The object is then unusable."""
         self._bodies.give_back(self._received)
         self._stop_watching()
         # Break reference cycles: with the scope, and with the frame of a cancelled task.

@@ -57,11 +57,11 @@ class KeyRules:
         self._admin_keys = () if admin_key is None else (admin_key.get_secret_value().encode(),)
 
     def caller(self, path: str, headers: Headers, address: str) -> Caller:
-        """Return who calls `path`: a key's owner, or a client address if the path needs no key.
+        """Return who calls `path`: the owner of the request's key, or the client's address.
 
         It is ANYBODY for model control, and for an open path that needs no key. Raises Unauthorized
-        without a valid key, Forbidden for model control if the server has no admin key, and
-        QuotaExceeded after too many wrong admin keys.
+        if the path needs a key and the request has no valid one, Forbidden for model control if the
+        server has no admin key, and QuotaExceeded after too many wrong admin keys.
         """
         if path == ADMIN_PREFIX or path.startswith(ADMIN_PREFIX + "/"):
             if not self._admin_keys:

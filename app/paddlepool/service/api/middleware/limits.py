@@ -18,9 +18,9 @@ from paddlepool.service.api.middleware.keys import ADMIN_PREFIX, KeyRules, is_op
 
 
 class Budget:
-    """An amount, such as a number of bytes, that all requests share; more is rejected with 503.
+    """An amount, such as a number of bytes, of which all requests together may use `limit`.
 
-    Used from one event loop only.
+    More is rejected with 503. Used from one event loop only.
     """
 
     def __init__(self, limit: int, *, what: str) -> None:
@@ -203,5 +203,5 @@ class TokenBuckets:
 
 
 def is_free(path: str) -> bool:
-    """Whether quotas ignore the path: probes, metrics, pages and model control."""
+    """Return whether quotas ignore the path: that of a probe, metrics, a page or model control."""
     return is_open(path) or path.startswith(ADMIN_PREFIX)

@@ -29,7 +29,10 @@ class ExampleTensor(BaseModel):
 
 
 class ExampleReply(BaseModel):
-    """A request of a client, with the outputs of the new version and of the current one."""
+    """A request of a client, with the outputs of the new version and of the current one.
+
+    `agreement` is that of the two, from 0 to 1.
+    """
 
     agreement: float
     inputs: list[ExampleTensor]

@@ -25,9 +25,10 @@ GROUP_PARAMETERS = ("instance_group", "predictor")
 PARAMETERS = (*GROUP_PARAMETERS, "priority", "timeout", "binary_data_output", "content_type")
 OUTPUT_PARAMETERS = ("binary_data", "classification", "content_type")
 IGNORED = "ignored_parameters"
-"""The reply parameter that lists the request's unknown parameters."""
+"""The reply parameter that lists the request's ignored parameters: those that are unknown, and for
+a task `priority`."""
 MAX_IGNORED = 64
-"""Maximum unknown parameters that a reply lists, and maximum characters of each name."""
+"""Maximum ignored parameters that a reply lists, and maximum characters of each name."""
 MAX_ID_CHARACTERS = 256
 MAX_CLASSES = 1_000
 SIMPLE = (str, int, float, bool)
@@ -59,7 +60,7 @@ class ReplyForm:
     `outputs` are the names of the outputs. Those in `binary` are raw, those in `base64` are strings
     in base64, and `classes` maps outputs to the number of largest values to return. `labels` and
     `batched` are those of Expected. `model` and `options` are parameters of a task; `ignored` lists
-    the names of unknown parameters.
+    the names of ignored parameters.
     """
 
     outputs: tuple[str, ...]
@@ -236,7 +237,8 @@ def parse_request(
 ) -> TensorRequest:
     """Parse `header_length` bytes of JSON (None: all), then raw tensors; see read_document().
 
-    Raises InvalidTensor and InvalidParameter.
+    Raises InvalidTensor if the body is shorter or the JSON is invalid or has more than MAX_LISTS
+    lists and objects, and the errors of read_document().
     """
     if header_length is not None and not 0 <= header_length <= len(body):
         raise InvalidTensor(

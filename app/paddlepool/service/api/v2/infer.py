@@ -94,7 +94,7 @@ class InferRequest(BaseModel):
 
 
 class InferReplyParameters(BaseModel):
-    ignored_parameters: str = Field(description="Names of the request's unknown parameters.")
+    ignored_parameters: str = Field(description="Names of the request's ignored parameters.")
 
 
 class InferReplyTensorParameters(BaseModel):

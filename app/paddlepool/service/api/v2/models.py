@@ -40,12 +40,8 @@ PLATFORM = "ensemble"
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
 """Triton's names for the formats of a version's reference program."""
 EXTENSIONS = (
-    "binary_tensor_data",
-    "classification",
-    "model_configuration",
-    "schedule_policy",
-    "statistics",
-)
+    "binary_tensor_data", "classification", "model_configuration", "schedule_policy", "statistics",
+)  # fmt: skip
 CONTROL_EXTENSIONS = ("model_repository", "model_repository(unload_dependents)")
 
 
@@ -448,7 +444,10 @@ async def load(model: str, request: Request, services: ServicesDep) -> Response:
 
 
 async def load_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Load a model. Raises ModelNotFound, ModelNotReady, ModelLoadFailed and InvalidParameter."""
+    """Load a model, or load it again, and return afterwards. `parameters` must be empty.
+
+    Raises InvalidParameter, ModelNotFound, ModelNotReady during the shutdown, and ModelLoadFailed.
+    """
     if parameters:
         raise errors.InvalidParameter(
             "a model is loaded from the repository; its configuration and files cannot be "

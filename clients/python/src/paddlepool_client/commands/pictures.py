@@ -103,7 +103,7 @@ def run_pictures(
 
 
 def sources_of(args: argparse.Namespace) -> tuple[list[Path], Path | None]:
-    """Return the files of the command and None, or no files and its directory.
+    """Return the command's files and None, or if its argument is a directory, [] and the directory.
 
     Raises CommandError if one does not exist, or if a directory is not the only argument.
     """
@@ -135,9 +135,10 @@ def standard_input(args: argparse.Namespace) -> bytes:
 def pictures_of(directory: Path, *, results: Path | None = None) -> list[Path]:
     """Return the pictures in and below a directory, without the results of earlier runs.
 
-    Results are in directories of results below it, or beside their picture. `results` is the
-    directory for new results. If there are no pictures, standard error says so. Raises CommandError
-    if `results` is the same directory: results would be read as pictures.
+    Results lie below a directory that has a file NOTE, or beside their picture. Files below
+    `results`, the directory for new results, are left out, too. If there are no pictures, standard
+    error says so. Raises CommandError if `results` is the same directory: results would be read as
+    pictures.
     """
     root = directory.resolve()
     output = root.parent if results is None else results.resolve()

@@ -87,7 +87,7 @@ def send(
 
 
 def refusal(error: Exception, parameters: Mapping[str, Any]) -> str:
-    """Return the server's message if it rejected a parameter, and the value sent; else ""."""
+    """Return the server's message, with the value sent, if it rejected a parameter; else ""."""
     if not (isinstance(error, ApiError) and error.code == "invalid_parameter"):
         return ""
     message = error.detail.partition(" (in a query")[0]
