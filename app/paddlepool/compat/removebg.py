@@ -35,8 +35,8 @@ from paddlepool.tasks.segment.router import read_accept, result_headers
 
 URLENCODED = "application/x-www-form-urlencoded"
 DETECTED = "other"
-"""remove.bg's X-Type for a picture of no specific kind. This server detects no kinds, so its
-replies always have this one."""
+"""remove.bg's X-Type for a picture of no specific kind. This server detects no kinds, so its X-Type
+is always this one."""
 UNLIMITED_CALLS = 1_000_000
 """Free calls that /v1.0/account reports if there is no quota. The number is large because clients
 check that it covers the calls they plan."""
@@ -312,7 +312,7 @@ def _output(fields: Fields, background: bytes | None) -> dict[str, Any]:
 
 
 def _colour(text: str) -> Colour:
-    """Read a colour; `#` is optional. Raises InvalidParameter."""
+    """Read hexadecimal digits, with or without #, or a CSS name. Raises InvalidParameter."""
     for written in (text, f"#{text}"):
         with suppress(ValueError):
             return read_colour(written)

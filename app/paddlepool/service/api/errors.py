@@ -369,9 +369,9 @@ def _fault_of_validation(error: RequestValidationError) -> Fault:
 
 
 def _number(value: object) -> int | float | None:
-    """Return the value if it is a number of at most 15 digits, or a string of one, else None.
+    """Return a number of magnitude below 1e15, also from a string of digits; else None.
 
-    A word is not returned, because it may come from a client's text.
+    Another string is not returned, because it may be a client's text.
     """
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,15}", value):
         return int(value)

@@ -175,8 +175,9 @@ def output_headers(output: RequestOutput) -> dict[str, str]:
 async def uploaded_picture(request: Request) -> bytes:
     """Read a request whose body is a picture, or a form with a picture and nothing else.
 
-    The query may have the parameters of Routing, and no others. Raises FileMissing,
-    UnsupportedMediaType, InvalidParameter, and the errors of Exchange.receive().
+    The form's field is `file` or `image_file`. The query may have the parameters of Routing, and no
+    others. Raises FileMissing, UnsupportedMediaType, InvalidParameter, and the errors of
+    Exchange.receive().
     """
     return (await read_upload(request, known=ROUTING, max_fields=0))[0]
 

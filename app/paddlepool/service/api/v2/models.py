@@ -124,6 +124,7 @@ def add_by_version(
     """Add a route for a model and one for its version, with `tail` after their paths.
 
     The docstring of `handler` describes the route for a model, `one` the route for its version.
+    A version that is no positive integer gets ModelNotFound.
     """
 
     async def of_model(model: str, request: Request) -> Any:
