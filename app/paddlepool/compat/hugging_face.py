@@ -69,7 +69,7 @@ class HubLabel(BaseModel):
 
 
 class Segment(BaseModel):
-    """The foreground, the only segment of a reply."""
+    """The foreground. A reply has this segment, or with a higher `threshold` none."""
 
     label: str
     score: float = Field(ge=0, le=1, description="Confidence of the network over the whole mask.")

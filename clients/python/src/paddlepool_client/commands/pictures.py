@@ -210,7 +210,7 @@ def _one(
 def _results(args: argparse.Namespace, sources: list[Path], task: PictureTask) -> dict[Path, Path]:
     """Return the path of each picture's result.
 
-    Raises CommandError if two have the same path, or if one is the picture itself.
+    Raises CommandError if two results have the same path, or if one has that of its picture.
     """
     target = None if args.target is None else Path(args.target)
     if target is None:
