@@ -231,8 +231,8 @@ MAX_FIELDS = 20
 def _pictures(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[bytes, bytes | None]:
     """Return the picture and the background, which may be None.
 
-    The picture is a file, or base64 in a field. Raises InputError if there is no picture, more than
-    one, or a URL.
+    The picture is a file, or base64 in a field. Raises InputError if it is missing or sent twice,
+    if one of the two is sent as a URL or as text of a file field, and if the background is empty.
     """
     for name in ("image_url", "bg_image_url"):
         if form.get(name):

@@ -1,8 +1,8 @@
 """The gRPC port and its methods.
 
 The port is opened with the application and drained like the HTTP port. Each method reads a message
-and calls the same function as the HTTP route. Besides the protocol's methods there is
-grpc.health.v1: the health of the server and of each model.
+and calls the same function as the HTTP route. Besides the protocol's methods, the port has
+grpc.health.v1, the health of the server and of each model, and server reflection.
 """
 
 import asyncio

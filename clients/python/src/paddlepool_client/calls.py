@@ -1,4 +1,4 @@
-"""The request of each method and the parsing of its reply, without I/O."""
+"""The request of each method of the clients, and the parsing of its reply. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -175,8 +175,8 @@ class OcrOptions(TypedDict, total=False):
 class Call(Generic[T]):
     """A request and the function that reads its reply. Files at paths are read when it is sent.
 
-    The request has a `body`, or the `files` of a form with their field names, or `json`, or none.
-    `read` also receives error replies with a status in `accepted`.
+    The request has a `body`, or the `files` of a form with their field names, or `json`, or none of
+    these. `read` gets each successful reply, and error replies with a status in `accepted`.
     """
 
     method: str

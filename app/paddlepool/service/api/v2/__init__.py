@@ -1,1 +1,1 @@
-"""The Open Inference Protocol."""
+"""The Open Inference Protocol v2 over HTTP, and its parts that gRPC shares."""
