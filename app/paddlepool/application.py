@@ -210,10 +210,7 @@ def enabled_apis(settings: PluginSettings, tasks: Container[str]) -> tuple[Compa
 
 
 def build_gates(settings: Settings, keys: Sequence[bytes]) -> Gates:
-    """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC.
-
-    `buckets` is None if the settings limit no quota.
-    """
+    """Build the checks of keys, quotas and body memory, shared by HTTP and gRPC."""
     concurrent = settings.quota_concurrent_requests
     quotas = {
         "requests": settings.quota_requests_per_minute,

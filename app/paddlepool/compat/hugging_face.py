@@ -173,10 +173,7 @@ def translate(body: bytes) -> tuple[SegmentRequest, float]:
 def _refuse_unknown(
     members: Mapping[str, Any], known: Collection[str], *, of: str = "parameters."
 ) -> None:
-    """Raise InvalidParameter for a member that is neither in `known` nor null.
-
-    `of` precedes its name in the error.
-    """
+    """Raise InvalidParameter for a member neither in `known` nor null; `of` precedes its name."""
     for name, value in members.items():
         if name not in known and value is not None:
             raise refused(f"{of}{name[:64]}", "not supported for this task; leave it out")

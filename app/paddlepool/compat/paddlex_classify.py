@@ -45,10 +45,7 @@ async def classify(request: Request, services: ServicesDep, routing: RoutingDep)
 
 
 def translate(body: bytes) -> ClassifyRequest:
-    """Return the task's request for a body in PaddleX's form. Raises InputError.
-
-    Unknown fields are ignored.
-    """
+    """Return the task's request for PaddleX's body; ignores unknown fields. Raises InputError."""
     document = json_object(body)
     top = document.get("topk")
     if top is not None and (type(top) is not int or not 1 <= top <= MAX_TOP):

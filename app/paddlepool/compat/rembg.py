@@ -138,10 +138,7 @@ def translate(
 
 
 def _colour(text: str | None) -> Colour | None:
-    """Read a colour `r,g,b,a`; None for an empty text or None.
-
-    Raises InvalidParameter unless it is four numbers from 0 to 255.
-    """
+    """Read `r,g,b,a`, each 0 to 255; None for an empty text or None. Raises InvalidParameter."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]

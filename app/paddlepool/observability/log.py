@@ -80,10 +80,7 @@ class BoundedQueueHandler(logging.handlers.QueueHandler):
         self.lines.put_nowait(record)
 
     def close(self) -> None:
-        """Write the waiting lines, as BatchingListener.stop() does.
-
-        logging.shutdown() calls this even on a closed handler.
-        """
+        """Write the waiting lines. logging.shutdown() calls this even on a closed handler."""
         self.listener.stop()
         super().close()
 
@@ -173,10 +170,7 @@ COLOURS = {"good": "32", "warning": "33", "bad": "31", "dim": "2", "bold": "1"}
 
 
 def coloured(stream: TextIO) -> bool:
-    """Return whether `stream` is a terminal, TERM is not "dumb" and NO_COLOR is not set.
-
-    See no-color.org.
-    """
+    """Return whether `stream` is a terminal for colours: TERM is not "dumb", NO_COLOR is unset."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

@@ -226,10 +226,7 @@ def _canary_families(canaries: Iterable[CanaryStatus]) -> Iterator[Metric]:
 
 @dataclass(frozen=True, slots=True)
 class WithInstanceGroup(Collector):
-    """A collector of the series of `inner`, with `predictor` repeated as `instance_group`.
-
-    Series without the label `predictor` stay as they are.
-    """
+    """Copies the label `predictor` of each series that has it to a label `instance_group`."""
 
     inner: Collector
 
@@ -389,11 +386,7 @@ class Metrics:
         self._rejected.labels(self._model(model), reason).inc()
 
     def drifted(self, *, model: str, group: str, drift: float, agreement: float | None) -> None:
-        """Record the comparison of one replayed request with the default group's answer.
-
-        `drift` is the result of contracts.tensors.largest_difference(), which may be infinite.
-        `agreement` is from 0 to 1; None if the model has no measure.
-        """
+        """Record how far one replay is from the default group's answer, and how well they agree."""
         if math.isinf(drift):
             self._drift.observe_infinite(self._model(model), group)
         else:
@@ -406,10 +399,7 @@ class Metrics:
         self._shadowed.labels(self._model(model), outcome).inc()
 
     def shadow_outcomes(self, model: str) -> dict[str, int]:
-        """Return the number of a model's sampled requests since the start, by outcome.
-
-        Empty for a model that expect_model() has not declared.
-        """
+        """Return the number of a model's sampled requests since the start, by outcome."""
         samples = next(iter(self._shadowed.collect())).samples
         return {
             sample.labels["outcome"]: int(sample.value)

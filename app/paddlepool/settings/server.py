@@ -324,10 +324,7 @@ class Settings(PluginSettings):
         return names
 
     def hosts(self) -> tuple[str, ...]:
-        """Return the names that a request's Host header may have.
-
-        `*` accepts every name, `*.example` every name that ends in `.example`.
-        """
+        """Return the names that Host may have: `*` for any, `*.example` for every subdomain."""
         if self.allowed_hosts:
             return self.allowed_hosts
         return (*LOOPBACK, self.host) if is_loopback(self.host) else ("*",)

@@ -141,10 +141,7 @@ def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
 
 
 def split_model(model: str | None) -> tuple[str | None, int | None]:
-    """Split `u2netp@3` into name and version; each is None if it is missing.
-
-    Raises InvalidParameter if the version is not a whole number of at most nine digits.
-    """
+    """Split `u2netp@3` into name and version, each None if missing. Raises InvalidParameter."""
     if model is None:
         return None, None
     name, at, version = model.partition("@")

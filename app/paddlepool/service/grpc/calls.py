@@ -108,10 +108,7 @@ class Calls:
     async def serve_unary(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
     ) -> bytes:
-        """Return the reply's message of a unary call.
-
-        A rejected or failed call ends with the error's code and detail.
-        """
+        """Return the reply's message. A failed call ends with the error's code and detail."""
         call = Call(context.time_remaining())
         with self._recorded(method, context, call):
             fault, reply = await self._serve(method, messages, context, call)
@@ -155,10 +152,7 @@ class Calls:
     async def received(
         self, messages: AsyncIterator[bytes], context: Any, streams: Budget
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a stream's messages. Ends the call if `streams` is full.
-
-        Also ends it if the next message does not arrive within `receive_timeout_seconds`.
-        """
+        """Yield a stream's messages. Ends the call if `streams` is full or the next one is late."""
         try:
             with streams.held(), suppress(StopAsyncIteration):
                 while True:
@@ -228,10 +222,7 @@ class Calls:
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[None]:
-        """Give the call its request id and span; log and measure it when the context ends.
-
-        A call with the `status` NOT_RECORDED is neither logged nor measured.
-        """
+        """Give the call an id and a span; log and measure it at the end, unless NOT_RECORDED."""
         began = time.perf_counter()
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
@@ -283,10 +274,7 @@ def headers_of(context: Any) -> Headers:
 def _begin_span(
     tracing: Tracing, method: Method, headers: Headers, call: Call
 ) -> RequestSpan | None:
-    """Begin a span; add its trace id to the call's metadata if the client began the trace.
-
-    Returns None for the paths that is_free() names: they have no span.
-    """
+    """Begin a span; add a client's trace id to the metadata. None if is_free(method.path)."""
     if is_free(method.path):
         return None
     name = method.route.removeprefix("/")

@@ -109,10 +109,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers((*handlers, _SharedMemory(), reflected))
 
     async def open(self) -> None:
-        """Bind the port, set `port` and start serving.
-
-        Raises ConfigError if the port cannot be bound.
-        """
+        """Bind the port and start serving. Raises ConfigError if the port cannot be bound."""
         settings = self._services.settings
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"{host}:{settings.grpc_port}"
@@ -263,10 +260,7 @@ async def _serve(
 
 
 async def _fields(name: str, services: Services, request: Any) -> Mapping[str, Any]:
-    """Call the method `name` with its request; return the fields of its reply.
-
-    Raises the errors of the function of `v2.models` that answers the method over HTTP.
-    """
+    """Call the method `name` with its request; return the fields of its reply, {} without any."""
     which = services, getattr(request, "name", ""), read_version(getattr(request, "version", ""))
     match name:
         case "ServerLive":
@@ -294,10 +288,7 @@ async def _fields(name: str, services: Services, request: Any) -> Mapping[str, A
 
 
 def _holds(check: Callable[[], None]) -> bool:
-    """Return whether `check` raises neither ModelNotReady nor ModelNotFound.
-
-    ServerReady and ModelReady report false instead of an error.
-    """
+    """Return whether `check` raises neither ModelNotReady nor ModelNotFound."""
     try:
         check()
     except (errors.ModelNotReady, errors.ModelNotFound):
@@ -310,19 +301,13 @@ async def _check(services: Services, message: bytes, _call: Call) -> bytes:
 
 
 async def _parse(message: bytes, _call: Call) -> bytes:
-    """Return the message, a HealthCheckRequest; watched() then sends the statuses.
-
-    Raises InvalidTensor for another message.
-    """
+    """Return the message if it is a HealthCheckRequest, else raise InvalidTensor; see watched()."""
     _service(message)
     return message
 
 
 def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodHandler:
-    """Build the handler of Watch, which sends each new status of a service until the drain.
-
-    It looks at the status every POLL_SECONDS.
-    """
+    """Build the handler of Watch, which sends each new status of a service until the drain."""
 
     async def handle(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         service = _service(await calls.serve_unary(method, messages, context))

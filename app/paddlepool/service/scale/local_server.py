@@ -82,10 +82,7 @@ def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def merged(texts: Mapping[str, str], *, label: str) -> bytes:
-    """Merge the metrics of several servers: their texts in Prometheus' format, by server.
-
-    Each sample gets the server's name as the value of `label`.
-    """
+    """Merge servers' texts in Prometheus' format; each sample gets the server's name as `label`."""
     families: dict[str, Metric] = {}
     for server, text in texts.items():
         for family in text_string_to_metric_families(text):

@@ -107,10 +107,7 @@ class Replica:
             raise RuntimeError(f"{READY}: {status}: {text[:300]}")
 
     async def scrape(self, headers: list[tuple[str, str]]) -> tuple[str, str]:
-        """Return this replica's id and metrics; `headers` may have the client's key.
-
-        Raises aiohttp.ClientError if the server does not reply.
-        """
+        """Return this replica's id and metrics. Raises aiohttp.ClientError without a reply."""
         _, text = await self._relay.get(METRICS, headers)
         return serve.get_replica_context().replica_id.unique_id, text
 
@@ -137,10 +134,7 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the metrics of the replicas that answer in time, or this server's error reply.
-
-        The client's key and Host decide whether this server returns its metrics.
-        """
+        """Send the metrics of the replicas that answer in time, or this server's error reply."""
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]

@@ -45,10 +45,7 @@ class Relay:
         )
 
     async def get(self, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, str]:
-        """Return the status and text of the reply to a GET.
-
-        Raises aiohttp.ClientError if there is none.
-        """
+        """Return the status and text of a reply. Raises aiohttp.ClientError if there is none."""
         async with self._session.get(self._origin + path, headers=list(headers)) as response:
             return response.status, await response.text()
 
@@ -89,10 +86,7 @@ class Relay:
 
 
 def _request_headers(scope: Scope) -> list[tuple[str, str]]:
-    """Return the request's headers without CONNECTION_HEADERS, but with the client's address.
-
-    The address is appended as an X-Forwarded-For.
-    """
+    """Return the headers except CONNECTION_HEADERS, and the client's address as X-Forwarded-For."""
     headers = [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in scope["headers"]

@@ -169,10 +169,7 @@ class WholeReply:
 
 
 class Lingering:
-    """Ends a connection LINGER_SECONDS after its last reply.
-
-    Until then the protocol discards up to LINGER_BYTES of data, so that the client sees the reply.
-    """
+    """Ends a connection LINGER_SECONDS after begin(); until then, data is read and discarded."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport

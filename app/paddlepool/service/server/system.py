@@ -104,10 +104,7 @@ INTERVAL_SECONDS = 0.1
 
 
 async def watch_loop(observe: Callable[[float], None]) -> None:
-    """Pass the event loop's lag in seconds to `observe` every INTERVAL_SECONDS. Never returns.
-
-    The lag is how late the loop wakes up after an interval.
-    """
+    """Pass the seconds by which the loop wakes up late to `observe`, at every interval, forever."""
     while True:
         due = time.perf_counter() + INTERVAL_SECONDS
         await asyncio.sleep(INTERVAL_SECONDS)
@@ -181,10 +178,7 @@ class PoolServer(uvicorn.Server):
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """Return a bound TCP socket, which does not listen yet. Raises OSError if it cannot be bound.
-
-    If `shared`, other processes may bind the same port, and be bound to it already.
-    """
+    """Bind a TCP socket; if `shared`, to a port that other processes may share. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:

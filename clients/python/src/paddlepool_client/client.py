@@ -46,9 +46,9 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 class Client:
     """Blocking client of one server; thread-safe.
 
-    `timeout` is in seconds, for connecting and for each wait for bytes. `transport` and `sleep` are
-    for tests. A server on a loopback address is called without a proxy. Every method that sends a
-    request can raise RequestFailed.
+    `timeout` is in seconds, for connecting and for each wait for bytes. `transport` replaces
+    httpx's own, and `sleep` waits before a retry. A server on a loopback address is called without
+    a proxy. Every method that sends a request can raise RequestFailed.
     """
 
     def __init__(

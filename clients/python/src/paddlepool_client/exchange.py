@@ -141,10 +141,7 @@ async def _attempt(request: httpx.Request, wire: Wire) -> httpx.Response | Reque
 
 
 def _wait(failure: RequestFailed, attempt: int, retries: Retries) -> float | None:
-    """Return the seconds until the next attempt; None if there is none.
-
-    `attempt` is the number of the failed one, from 1.
-    """
+    """Return the seconds until the next attempt; None if there is none."""
     if attempt >= retries.attempts or not isinstance(failure, Unavailable | Unreachable):
         return None
     seconds = failure.retry_after if isinstance(failure, Unavailable) else None

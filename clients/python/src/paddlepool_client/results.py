@@ -238,9 +238,6 @@ def _origin(response: httpx.Response, body: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _timings(header: str) -> dict[str, float]:
-    """Parse a header such as `decode;dur=1.5, infer;dur=200` to milliseconds by stage.
-
-    Parts without a duration are left out.
-    """
+    """Parse a header such as `decode;dur=1.5, infer;dur=200` to milliseconds by stage."""
     parts = (part.strip().partition(";dur=") for part in header.split(","))
     return {stage: float(duration) for stage, _, duration in parts if duration}

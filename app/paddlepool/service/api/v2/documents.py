@@ -189,10 +189,7 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
 
 
 def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:
-    """Return the parameter `name`, or None if it is missing.
-
-    Raises InvalidTensor if it is not a string: the name of `of`, such as "a model".
-    """
+    """Return a parameter that names `of`, or None if it is missing. Raises InvalidTensor."""
     value = parameters.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidTensor(f"parameter {name} must be the name of {of}")
@@ -333,10 +330,7 @@ def reply_tensor(name: str, outputs: Tensors, form: ReplyForm) -> Array:
 
 
 def raw_bytes(array: Array) -> bytes | memoryview:
-    """Encode an array of numbers little-endian and row-major, or of strings as write_strings().
-
-    Numbers that are contiguous in memory are not copied.
-    """
+    """Encode an array, little-endian and row-major. Contiguous numbers are not copied."""
     if array.dtype == np.object_:
         return tensors.write_strings(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

@@ -112,10 +112,7 @@ def _check(
 
 
 def _models(client: Client, args: argparse.Namespace, task: str) -> list[dict[str, Any]]:
-    """Return the task's models from /info; [] if the command names neither model nor group.
-
-    Raises RequestFailed.
-    """
+    """Return the task's models from /info; [] if the command names neither model nor group."""
     if not (args.model or args.predictor):
         return []
     return [model for model in client.info()["models"] if model["task"] == task]

@@ -46,10 +46,7 @@ def check_shown(picture: bytes) -> None:
 
 
 def overlay(picture: bytes, page: OcrPage, *, title: str) -> bytes:
-    """Return an HTML page of a picture and its text, in UTF-8; the picture is in the page.
-
-    Raises CommandError as check_shown() does.
-    """
+    """Return an HTML page of a picture and its text. Raises CommandError as check_shown() does."""
     width, height = page.size
     sides = (height, width) if page.angle % 180 else (width, height)
     turn = TURNS[page.angle].format(width=width, height=height)

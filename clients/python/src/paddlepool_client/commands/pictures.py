@@ -278,10 +278,7 @@ def _directory(
 
 
 def _is_result(name: Path, names: Collection[Path]) -> bool:
-    """Return whether `name`, a path without its suffix, is that of a result beside a picture.
-
-    `names` are the paths of all pictures, without suffix.
-    """
+    """Return whether a file of this name, without its suffix, is a result beside one of `names`."""
     return name.suffix[1:] in OUTPUTS and name.with_suffix("") in names
 
 
