@@ -267,8 +267,8 @@ ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
 def picture_in_base64(value: object, name: str) -> bytes:
     """Decode base64, with or without a `data:` prefix; `name` is the field's, for errors.
 
-    Raises FileMissing for an empty value or None, and InvalidParameter for a URL and for anything
-    else that is not base64.
+    Characters that base64 does not use are ignored. Raises FileMissing if the picture is missing or
+    has 0 bytes, and InvalidParameter for a URL, another type and a wrong length.
     """
     if value is None or value in ("", b""):
         raise FileMissing(f"{name} is missing: the picture, base64")

@@ -270,7 +270,7 @@ async def infer_tensors(
     in a thread if it has much to read. For a model, the size of the JSON, `document_bytes`,
     decides, because raw tensors are not copied. For a task, `body_bytes` decides, because strings
     are read one by one. `names_group` tells whether the body may name an instance group. Raises the
-    errors of `parse`, of task_named(), of the task's `read`, of run_off_loop() and of the data
+    errors of `parse`, task_named(), run_off_loop(), split_model(), the task's `read` and the data
     plane.
     """
     task = task_named(services, model, version)

@@ -30,7 +30,7 @@ class Table:
     def __init__(self, path: Path, *, encoding: str) -> None:
         """Read the header, and check every row.
 
-        Raises CommandError if the file cannot be read or a row is wrong; it names the row's line.
+        Raises CommandError if the file cannot be read or decoded, or if a row is wrong.
         """
         if not path.is_file():  # a pipe can be read only once
             raise CommandError(f"{path} is not a file")

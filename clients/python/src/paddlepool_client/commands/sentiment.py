@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     """Print the emotions of each text, or write those of a CSV file's rows.
 
     Returns and raises as print_emotions() does, or for a file as _file() does. Also raises
-    CommandError for a wrong key.
+    CommandError for a key that no header can contain.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     [first, *more] = args.texts
