@@ -46,6 +46,7 @@ def mask(share: float) -> np.ndarray[Any, Any]:
     [
         ("sentiment", TEXT, (-1, 2), [[0.1, 0.9], [2.0, 1.0]], ["happy", "sad"]),
         ("classify", LABELS, (-1, 2), [[0.1, 0.9], [0.8, 0.2]], ["happy", "sad"]),
+        ("classify", {"size": 16}, (-1, 2), [[0.1, 0.9], [0.8, 0.2]], ["1", "0"]),
         (
             "segment",
             MASK,

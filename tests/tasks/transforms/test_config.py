@@ -159,6 +159,13 @@ def test_a_model_of_paddleseg() -> None:
     ("text", "message"),
     [
         ("a: [", "is not YAML"),
+        (b"a: \xff", "is not YAML"),
+        ("a: 2026-13-45", "is not YAML"),
+        ("[" * 2000, "is not YAML"),
+        (
+            changed(CLASSIFIER, "PreProcess.transform_ops.2.NormalizeImage.scale", "1/0"),
+            "NormalizeImage.scale",
+        ),
         ("- a", "is not a table"),
         ("Global: {model_name: x}", "neither PreProcess.transform_ops"),
         (changed(CLASSIFIER, "Global.model_name", 5), "model_name is not a text"),
@@ -193,7 +200,7 @@ def test_a_model_of_paddleseg() -> None:
         ),
     ],
 )
-def test_what_is_refused(text: str, message: str) -> None:
+def test_what_is_refused(text: str | bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         read_inference_config(text)
     assert str(raised.value).startswith("inference.yml")

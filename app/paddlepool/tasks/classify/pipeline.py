@@ -3,7 +3,7 @@
 The first step runs in a codec process. This module loads no picture library.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,9 +100,14 @@ def label_slices(info: ServedModelInfo) -> Slices:
     def slices(outputs: Tensors) -> list[str]:
         scores = outputs[classifier.output]
         best = scores.reshape(len(scores), -1).argmax(axis=1).tolist()
-        return [classifier.labels[index] for index in best]
+        return [_label_of(number, classifier.labels) for number in best]
 
     return slices
+
+
+def _label_of(class_id: int, labels: Sequence[str]) -> str:
+    """Return the label of a class; its number if it has no label."""
+    return labels[class_id] if class_id < len(labels) else str(class_id)
 
 
 class ClassifyPipeline:
@@ -133,12 +138,8 @@ class ClassifyPipeline:
                 raise ModelOutputInvalid("the model returned no scores")
             scores = probabilities(values, classifier.softmax)
             [best] = top_labels(scores[np.newaxis], topk=payload.top or classifier.top)
-            names = classifier.labels
             labels = [
-                label._replace(label=names[label.class_id])
-                if label.class_id < len(names)
-                else label
-                for label in best
+                label._replace(label=_label_of(label.class_id, classifier.labels)) for label in best
             ]
         return ClassifyResult(labels, width, height)
 

@@ -52,7 +52,8 @@ def _text(value: object) -> object:
 def _fraction(value: object) -> object:
     """Return the number of a fraction such as "1./255." (PaddleOCR's scale), other values as is."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*([\d.]+)\s*/\s*([\d.]+)\s*", value)):
-        return float(match[1]) / float(match[2])
+        above, below = float(match[1]), float(match[2])
+        return above / below if below else value
     return value
 
 
@@ -306,7 +307,7 @@ class InferenceConfig:
         )
 
 
-def read_inference_config(text: str, *, paddlex_order: bool = True) -> InferenceConfig:
+def read_inference_config(text: str | bytes, *, paddlex_order: bool = True) -> InferenceConfig:
     """Read the text of an `inference.yml`.
 
     PaddleX runs the operations in the order of OPERATIONS, not in that of the file. Without
@@ -315,7 +316,7 @@ def read_inference_config(text: str, *, paddlex_order: bool = True) -> Inference
     """
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{FILE} is not YAML: {sentence(str(error))}") from None
     if not isinstance(document, dict):
         raise ConfigError(f"{FILE} is not a table of keys")
@@ -341,7 +342,7 @@ def inference_config(info: ServedModelInfo) -> InferenceConfig | None:
     Raises ConfigError as read_inference_config() does.
     """
     path = info.directory / FILE
-    return read_inference_config(path.read_text("utf-8")) if path.is_file() else None
+    return read_inference_config(path.read_bytes()) if path.is_file() else None
 
 
 def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
