@@ -1,4 +1,4 @@
-"""The server's own tasks, with the module whose `TASK` declares each."""
+"""The tasks of the server itself."""
 
 PIPELINES: dict[str, str] = {
     "classify": "paddlepool.tasks.classify.task",
@@ -6,3 +6,4 @@ PIPELINES: dict[str, str] = {
     "segment": "paddlepool.tasks.segment.task",
     "sentiment": "paddlepool.tasks.sentiment.task",
 }
+"""The module of each task, by the task's name; its attribute `TASK` declares the task."""

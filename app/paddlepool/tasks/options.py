@@ -21,30 +21,33 @@ MAX_CHARACTERS = 1_024
 NUMBERS = re.compile(
     r"-?\d{1,9}(?:\.\d{1,6})?(?:px|%)?|\d{1,3}(?:px|%)?(?:[ ,]+\d{1,3}(?:px|%)?){1,4}", re.ASCII
 )
-"""Texts that an error may repeat: one number or several, at most 15 digits, possibly with units."""
+"""Matches texts that an error may repeat: up to five numbers of at most 15 digits in all, each
+possibly with the unit px or %."""
 LARGEST = 1e15
-"""An error repeats only smaller numbers."""
+"""An error repeats a number only if its absolute value is smaller than this."""
 
 
 class Options(BaseModel):
     """Typed options of one request. Constructing one raises InvalidParameter for a wrong value.
 
-    Texts of a query or a form are accepted, too: numbers and the keys of `booleans` are converted.
+    The values may be texts of a query or a form: a number or a boolean is then converted. For an
+    unknown option, pydantic's ValidationError is raised.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     booleans: ClassVar[Mapping[str, bool]] = {"true": True, "false": False}
+    """Texts in lower case that stand for a boolean; a request may write them in any case."""
     expected: ClassVar[Mapping[str, str]] = {}
-    """What an option must be, where its JSON schema does not say it."""
+    """What an option must be, by its name, if its JSON schema does not say it. Errors quote it."""
     limits: ClassVar[Mapping[str, str]] = {}
-    """The limit in an error about an option, where it is not the text in `expected`."""
+    """The `limit` of an error about an option, by its name, if it differs from `expected`."""
 
     @classmethod
     def may_lack_escapes(cls, error: InvalidParameter) -> bool:
-        """Whether the error may come from a query in which % or # is not escaped.
+        """Return whether a query in which % or # is not escaped may have caused the error.
 
-        The unit or the colour after such a character is lost. Therefore this is true if the error
-        rejects a value without a unit, and the option is one of `expected`.
+        Such a character and what follows it can be lost. Therefore the result is true if the error
+        rejects the value of an option of `expected`, and this value ends with neither % nor px.
         """
         expected = cls.expected.get(error.parameter or "")
         limit = cls.limits.get(error.parameter or "", expected)
@@ -71,7 +74,10 @@ class Options(BaseModel):
 
 @cache
 def schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """Return the JSON schema of each field by name, without null as an alternative or default."""
+    """Return the JSON schema of each field by name, without its title.
+
+    The schema of an optional field has neither the type null nor a default of null.
+    """
     properties = model.model_json_schema()["properties"]
     merged = {
         name: {**schema, **schema.get("anyOf", [{}])[0]} for name, schema in properties.items()
@@ -85,7 +91,11 @@ def schemas(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
 
 
 def _number(text: str, kind: str | None) -> float | str:
-    """Return the number that a text stands for; the text if it is no number of the `kind`."""
+    """Return the number that a text stands for, or else the text itself.
+
+    `kind` is the JSON schema's type: a text is converted only for `integer`, if it consists of at
+    most nine digits, and for `number`.
+    """
     if kind == "integer":
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else text
     with suppress(ValueError):
@@ -114,7 +124,10 @@ def _refusal(name: str, value: Any, expected: str, limit: str | None) -> Invalid
 
 
 def query_parameters(*models: type[BaseModel]) -> list[dict[str, Any]]:
-    """Return the models' fields as parameters of the query, for an OpenAPI document."""
+    """Return the fields of pydantic models as query parameters of an OpenAPI document.
+
+    Every field must have a description. If two models have a field of one name, the last counts.
+    """
     fields = {name: schema for model in models for name, schema in schemas(model).items()}
     return [
         {

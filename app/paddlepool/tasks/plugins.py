@@ -1,4 +1,4 @@
-"""Declarations in other packages: entry points, and modules that a setting names."""
+"""Finds and imports what entry points of other packages, or a setting, add, such as tasks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from paddlepool import __version__
 from paddlepool.contracts.errors import ConfigError
 
 OWN = f"paddlepool {__version__}"
-"""The origin of what the server itself declares."""
+"""The `origin` of a Declaration that the server itself contains."""
 
 T = TypeVar("T")
 
 
 class Declaration(NamedTuple):
-    """A declared name, the `reference` to its object, and the `origin` of the declaration.
+    """A declared name, such as that of a task, with a reference to the object that it stands for.
 
-    `reference` is `module` or `module:attribute`. `origin` is a distribution and its version, or
-    the variable that names the module.
+    `reference` is `module` or `module:attribute`. `origin` is the distribution with its version, or
+    the environment variable that declares the name.
     """
 
     name: str
@@ -34,8 +34,9 @@ def declarations(
 ) -> list[Declaration]:
     """Return the server's own declarations, then those of entry points, then the configured ones.
 
-    `own` and `configured` have the reference of each name; `variable` is the setting that
-    configures. Raises ConfigError if two declarations have the same name and other references.
+    `group` is the group of the entry points. `own` and `configured` map names to references;
+    `variable` is the environment variable with the configured ones. Of equal declarations only the
+    first is returned. Raises ConfigError if a name has two different references.
     """
     installed = [
         Declaration(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")
@@ -62,9 +63,10 @@ def _declared(modules: Mapping[str, str], origin: str) -> Iterable[Declaration]:
 
 
 def load_declared(declaration: Declaration, default: str, kind: type[T]) -> T:
-    """Import the declared object; `default` is its attribute if the reference names none.
+    """Import a module and return the declared object, an attribute of the module.
 
-    Raises ConfigError if the module cannot be imported or has no such object of this kind.
+    `default` is the name of the attribute if the reference has none. Raises ConfigError if the
+    module cannot be imported, or if the attribute is missing or no instance of `kind`.
     """
     name, reference, origin = declaration
     module, _, attribute = reference.partition(":")
@@ -86,7 +88,7 @@ def load_declared(declaration: Declaration, default: str, kind: type[T]) -> T:
 
 
 def _place(error: Exception) -> str:
-    """Return the file and line that raised the error; empty if no module was found."""
+    """Return the file and line of imported code that raised the error; empty for other errors."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

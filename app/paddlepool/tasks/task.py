@@ -1,4 +1,4 @@
-"""The declaration of a task: the object `TASK` of its module, for the server and the commands."""
+"""Declarations of tasks: the type `Task`, and how the server and the commands load and use them."""
 
 from __future__ import annotations
 
@@ -42,44 +42,50 @@ class Workers:
 class Task:
     """Everything the server knows about one task.
 
-    `build` is called for each model version and raises ConfigError if the model does not fit. A
-    route of `endpoints` that accepts more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`.
+    `build` makes the pipeline of a model version, and raises ConfigError if the model does not fit
+    the task. `endpoints` makes the router with the task's routes. A route that accepts bodies of
+    more than PADDLEPOOL_BODY_MAX_BYTES sets `max_body_size`.
     """
 
     build: Callable[[ServedModelInfo, Workers], Pipeline]
     endpoints: Callable[[Settings], APIRouter]
     parts: tuple[str, ...] = ()
-    """The parts of the task's models, if it uses several models in one request. Its pipelines are
-    then ComposedPipelines, and `info.parts` has the model of each part."""
+    """Names of the parts, if a request to the task uses several models. Each pipeline of the task
+    is then a ComposedPipeline, and `parts` of a ServedModelInfo has the model of each part."""
     optional_parts: tuple[str, ...] = ()
-    """Further parts, which a model may lack."""
+    """Names of further parts, which a composed model may lack."""
     settings: type[BaseModel] | None = None
-    """The task's own settings, read from variables as the server's are; `/info` shows them."""
+    """The task's own settings. They are read from environment variables, as the server's are, and
+    shown by `/info`."""
     headers: tuple[str, ...] = ()
     """The task's own reply headers. Pages from PADDLEPOOL_CORS_ORIGINS may read them."""
     card: tuple[str, ...] = ()
     """Keys of `[parameters]` in config.toml that `/info` shows for a model."""
     tensors: Callable[[Settings], TaskTensors] | None = None
-    """The task as a model of the `/v2` protocol, under the task's name."""
+    """Returns the description of the task as a model of the `/v2` protocol, which is served there
+    under the task's name."""
     comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
-    """Sample inputs for `paddlepool compare`, and the measure of how well two outputs agree."""
+    """Returns sample inputs of a model for `paddlepool compare`, together with a measure of how
+    well two outputs agree."""
     agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
-    """The measure of `comparison` without the samples, for the API process. It returns the
-    agreement of two outputs, from 0 to 1."""
+    """Returns the measure of `comparison` alone, for the API process: a function that returns the
+    agreement of two outputs of a model, from 0 to 1."""
     slices: Callable[[ServedModelInfo], Callable[[Tensors], Sequence[str]]] | None = None
-    """Names the kind of each answer in a model's outputs, such as its label, one for each row. The
-    agreement of two versions is also counted for each kind."""
+    """Returns a function that names the kind of each row of a model's outputs, such as its label.
+    The agreement of two versions is also counted for each kind."""
     warm_ups: tuple[str, ...] = ()
     """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`, if
     the repository has a model of the task when the server starts."""
     quality: Callable[[ServedModelInfo, Source], TaskQuality | ComposedQuality] | None = None
-    """Measurement for `paddlepool models verify --quality`; raises ConfigError without data."""
+    """Returns the measurement of a model's quality for `paddlepool models verify --quality`. Raises
+    ConfigError if its data are missing."""
     origin: str = ""
-    """The distribution and its version, such as `text-tagger 0.1.0`; load_tasks() sets it."""
+    """The distribution and its version, such as `text-tagger 0.1.0`, or the environment variable
+    that names the module. load_tasks() sets it."""
 
 
 def first_route(task: Task, settings: Settings) -> str:
-    """Return the path of the task's first endpoint, for the log."""
+    """Return the path of the task's first endpoint."""
     return str(vars(task.endpoints(settings).routes[0])["path"])
 
 
@@ -92,10 +98,11 @@ def offline(name: str) -> Callable[..., Any]:
 
 
 def load_tasks(modules: Mapping[str, str] | None = None) -> dict[str, Task]:
-    """Return the declaration of each task by name.
+    """Import the modules of tasks and return the declaration of each task by name.
 
-    None means every task: PIPELINES, those of the entry points `paddlepool.tasks` and those of
-    PADDLEPOOL_TASKS. Raises ConfigError if two have the same name or one cannot be loaded.
+    `modules` has the module of each task by name. None means every task: those of PIPELINES, of the
+    entry points `paddlepool.tasks` and of PADDLEPOOL_TASKS. Raises ConfigError if a name stands for
+    two different modules, or if a task cannot be loaded.
     """
     if modules is None:
         declared = declarations(
@@ -119,10 +126,10 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
 
 
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
-    """Return the model's task; None for a model without one.
+    """Return the task that config.toml names as the model's `pipeline`; None if it names none.
 
-    Raises ConfigError if no such task exists, or if the model has other parts than the task
-    declares.
+    `tasks` defaults to load_tasks(). Raises ConfigError if there is no such task, or if the model
+    lacks a part that is not optional or has a part that the task does not declare.
     """
     if info.pipeline is None:
         return None
@@ -145,10 +152,11 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
 def agreement_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors, Tensors], float] | None:
-    """Return the agreement measure of the model's task; None without a measure.
+    """Return the function that measures how well two outputs of a model agree, from 0 to 1.
 
-    A model without a task has one if its inference.yml describes a text detector or recogniser.
-    Raises ConfigError as task_of() does, or if the model does not fit the task.
+    The model's task defines it. For a model without a task, part_agreement() does. Returns None if
+    there is no such function. Raises ConfigError as task_of() does, or if the model does not fit
+    the task.
     """
     task = task_of(info, tasks)
     if task is None:
@@ -159,19 +167,20 @@ def agreement_of(
 def slices_of(
     info: ServedModelInfo, *, tasks: Mapping[str, Task] | None = None
 ) -> Callable[[Tensors], Sequence[str]] | None:
-    """Return the function of the model's task that names each answer's kind; None without one.
+    """Return the function that names the kind of each row of a model's outputs; see Task.slices.
 
-    Raises ConfigError as task_of() does, or if the model does not fit the task.
+    Returns None if the model has no task or its task has no such function. Raises ConfigError as
+    task_of() does, or if the model does not fit the task.
     """
     task = task_of(info, tasks)
     return None if task is None or task.slices is None else task.slices(info)
 
 
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
-    """Return the comparison of the model's task; None without one.
+    """Return sample inputs of a model and the measure of agreement of its outputs; None without.
 
-    A model without a task has one if its inference.yml describes a text detector or recogniser.
-    Raises ConfigError as agreement_of() does.
+    They are those of the model's task. A model without a task has them if part_config() finds a
+    text detector or recogniser. Raises ConfigError as agreement_of() does.
     """
     task = task_of(info)
     if task is None:

@@ -18,7 +18,7 @@ from paddlepool.tasks.codecs.picture import opaque
 class LabelComparison:
     """How `paddlepool compare` measures a classifier: on pictures, by the share of equal labels.
 
-    Raises ConfigError as read_classifier() does.
+    Constructing one raises ConfigError as read_classifier() does.
     """
 
     agreement_name = "label agreement"
@@ -29,14 +29,14 @@ class LabelComparison:
         self.agreement = label_agreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """Return a sample for each picture.
+        """Return the file name and the model's input for each picture.
 
         Raises ConfigError if a file cannot be read, and InputError if it is no usable picture.
         """
         return [(file.name, self._tensors(file)) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return no samples: most inputs have one shape, so the self-test's input is enough."""
+        """Return no samples: most classifiers have inputs of one shape, as the self-test has."""
         return []
 
     def _tensors(self, path: Path) -> Tensors:

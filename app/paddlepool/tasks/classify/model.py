@@ -1,7 +1,7 @@
-"""What a classifier needs: its input, its labels, and the meaning of its output.
+"""Reads what a classifier needs: how its input is made, its labels, and what its output means.
 
-They come from an `inference.yml`, or from `[parameters]` of config.toml, which also override values
-of the file. This module loads no picture library.
+It comes from the model's `inference.yml` and from `[parameters]` of config.toml. A parameter takes
+precedence over the file. This module loads no picture library.
 """
 
 import re
@@ -28,19 +28,24 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Top = Annotated[int, Field(ge=1, le=MAX_TOP)]
 Operations = list[list[Any]]
-"""Names of operations with their parameters, as `stages` runs them."""
+"""Lists [name, parameters]: the operations that make the model's input, keys of OPERATIONS in
+`stages`."""
 
 
 class Parameters(BaseModel):
-    """`[parameters]` of a classifier. None stands for inference.yml's value, else a default."""
+    """`[parameters]` of a classifier, described in docs/classify.md.
+
+    None stands for the value of inference.yml or, in a model without this file, for the default.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: Side | tuple[Side, Side] | None = None
-    """Side, or height and width, of the model's input; default: those of the model."""
+    """Height and width in pixels to which a picture is brought; one number stands for both.
+    Default: those of the model's input."""
     resize_short: Side | None = None
-    """The shorter side becomes this, then the centre is cropped; default: the picture is stretched.
-    """
+    """The shorter side is resized to this number of pixels, then the centre is cropped to `size`.
+    Default: the picture is stretched to `size`."""
     interpolation: Literal["NEAREST", "BILINEAR", "BICUBIC", "BOX", "LANCZOS4"] | None = None
     channels: Literal["RGB", "BGR", "GREY"] | None = None
     scale: Positive | None = None
@@ -53,15 +58,17 @@ class Parameters(BaseModel):
     top: Top | None = None
     softmax: bool | None = None
     output: str = Field(default="", min_length=1)
+    """Name of the output with the scores; left out, it is the first output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    """How pictures become the model's input, and its output becomes labels with scores.
+    """How a picture becomes the model's input, and how the output becomes labels with scores.
 
-    `shape` is that of the input for one picture, None if it depends on the picture. `labels` is
-    empty if the model has none. If `softmax` is None, it is applied unless the values of an output
-    are probabilities already.
+    `input` and `output` are names. `operations` make the input, whose `shape` is that for one
+    picture, or None if it depends on the picture. `labels` may have fewer items than the output has
+    classes. `top` is the number of labels in an answer. `softmax` is an argument of
+    probabilities().
     """
 
     input: str
@@ -74,7 +81,7 @@ class Classifier:
 
 
 def read_classifier(info: ServedModelInfo) -> Classifier:
-    """Read inference.yml, which may be missing, and `[parameters]`.
+    """Read the model's `[parameters]`, its inference.yml and its file of labels, if there are any.
 
     Raises ConfigError if one of them is wrong or does not fit the model.
     """
@@ -138,10 +145,10 @@ def _specs(specs: Sequence[TensorSpec]) -> str:
 def _read_file(
     info: ServedModelInfo, parameters: Parameters
 ) -> tuple[Operations, Sequence[str] | None, int]:
-    """Return the operations of inference.yml, with the parameters applied, its labels and `topk`.
+    """Return the operations of inference.yml, changed by the parameters, its labels and its `topk`.
 
     The labels are None if the file has none. Raises ConfigError if the file is wrong or is not that
-    of a classifier, or if a parameter does not go with it.
+    of a classifier, or if a parameter cannot be applied to it.
     """
     # Imported here: a server without such a model saves the memory.
     from paddlepool.tasks.transforms.config import TopK, inference_config
@@ -176,9 +183,10 @@ def _read_file(
 
 
 def _operations(info: ServedModelInfo, parameters: Parameters, tensor: TensorSpec) -> Operations:
-    """Return the operations that the parameters describe.
+    """Return the operations of a model without inference.yml, as the parameters describe them.
 
-    Raises ConfigError if they conflict, or if neither they nor the model say the picture's size.
+    `tensor` is the model's input. Raises ConfigError if parameters conflict, if there is a wrong
+    number of means or deviations, or if neither `size` nor `tensor` has the picture's size.
     """
     grey = parameters.drawing or parameters.channels == "GREY"
     if parameters.drawing and parameters.channels not in (None, "GREY"):
@@ -229,9 +237,9 @@ def _height_width(size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def _own_size(info: ServedModelInfo, tensor: TensorSpec, channels: int) -> tuple[int, int]:
-    """Return height and width from the shape of the model's input.
+    """Return the height and width of a picture from the shape of the model's input, `tensor`.
 
-    Raises ConfigError if they are not fixed, or if the input has not four axes.
+    Raises ConfigError if they are free in the shape, or if it does not have four axes.
     """
     shape = tensor.shape[1:]
     if len(shape) == 3:
@@ -245,7 +253,7 @@ def _own_size(info: ServedModelInfo, tensor: TensorSpec, channels: int) -> tuple
 
 
 def _for_channels(info: ServedModelInfo, key: str, value: Any, grey: bool) -> tuple[float, ...]:
-    """Return the `value` of the parameter `key` as one number for each channel.
+    """Return the `value` of the parameter `key` as a tuple with a number for each channel.
 
     A single number applies to every channel. Raises ConfigError for a list of another length.
     """
@@ -286,10 +294,12 @@ def _labels_of(info: ServedModelInfo, name: str) -> Sequence[str]:
 def _fitted(
     info: ServedModelInfo, tensor: TensorSpec, operations: Operations
 ) -> tuple[Operations, tuple[int, ...] | None]:
-    """Return the operations with the axes in the model's order, and the shape of the model's input.
+    """Return the operations that fit the model's input, and the shape of the input for one picture.
 
-    The input is the operations' result, possibly without its separate axes. The shape is None if it
-    depends on the picture. Raises ConfigError if the model accepts no such input.
+    If the model takes the channels as the last axis, the operations lack the one that moves them.
+    The shape is None if it depends on the picture. A picture of a fixed size can also become one
+    row of numbers or, if it is grey, lack the axis of channels; the shape then has fewer axes.
+    Raises ConfigError if the model accepts none of these inputs.
     """
     channels = 1 if any(name in ("Grey", "Drawing") for name, _ in operations) else 3
     height, width = _made_size(operations)
@@ -314,7 +324,10 @@ def _free(side: int) -> str:
 
 
 def _made_size(operations: Operations) -> tuple[int, int]:
-    """Return height and width after the operations, -1 if they depend on the picture."""
+    """Return the height and width that the operations produce; -1 for both if they are not fixed.
+
+    They are fixed by a drawing, by a crop, or by a resize to both sides.
+    """
     height, width = -1, -1
     for name, values in operations:
         if name == "Drawing":

@@ -1,4 +1,4 @@
-"""Pipeline of one classifier: make its input from a picture, run one engine job, name the classes.
+"""Pipeline of one classifier: make its input from a picture, run the model, name the best classes.
 
 The first step runs in a codec process. This module loads no picture library.
 """
@@ -21,8 +21,8 @@ from paddlepool.tasks.transforms.labels import Label, top_labels
 
 NETWORK_INPUT = "paddlepool.tasks.classify.stages:network_input"
 SUM_TOLERANCE = 0.01
-"""Numbers from 0 to 1 whose sum differs from 1 by less are probabilities. int8 programs and
-bfloat16 change a sum by a few thousandths."""
+"""Numbers from 0 to 1 count as probabilities if their sum differs from 1 by less than this. int8
+programs and bfloat16 change a sum by a few thousandths."""
 
 
 class ClassifySettings(BaseModel):
@@ -44,14 +44,14 @@ class ClassifyOptions(Options):
 
 
 class ClassifyRequest(NamedTuple):
-    """One picture, and how many labels to return; None means the model's own number."""
+    """The bytes of a picture file, and how many labels to return; None means the model's number."""
 
     body: bytes
     top: int | None = None
 
 
 class ClassifyResult(NamedTuple):
-    """The best labels, and the size of the upright picture in pixels."""
+    """The best labels, best first, and the size of the upright picture in pixels."""
 
     labels: list[Label]
     width: int
@@ -59,9 +59,10 @@ class ClassifyResult(NamedTuple):
 
 
 def probabilities(values: NDArray[Any], softmax: bool | None) -> NDArray[Any]:
-    """Return the scores of one picture from the model's `values`; both have an item for each class.
+    """Return the scores of the classes (classes) from the model's `values` for one picture.
 
-    If `softmax` is None, it is applied unless the values are probabilities already.
+    A softmax is applied if `softmax` is true. If it is None, one is applied unless the values look
+    like probabilities: they are from 0 to 1, and their sum is near 1 (SUM_TOLERANCE).
     """
     if softmax is None:
         is_share = values.min() >= 0 and values.max() <= 1
@@ -74,7 +75,7 @@ def probabilities(values: NDArray[Any], softmax: bool | None) -> NDArray[Any]:
 
 
 def label_agreement(info: ServedModelInfo) -> Agreement:
-    """Return a function that compares two outputs by the share of pictures with the same label.
+    """Return a function that compares two outputs by the share of pictures with equal best classes.
 
     Raises ConfigError as read_classifier() does.
     """
@@ -91,7 +92,7 @@ def label_agreement(info: ServedModelInfo) -> Agreement:
 
 
 def label_slices(info: ServedModelInfo) -> Slices:
-    """Return a function that names the best label of each picture.
+    """Return a function that returns the best label of each picture in a model's outputs.
 
     Raises ConfigError as read_classifier() does.
     """
@@ -114,7 +115,7 @@ class ClassifyPipeline:
     """Implements the Pipeline port; a payload is a ClassifyRequest, a value a ClassifyResult."""
 
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
-        """Read inference.yml, parameters and labels. Raises ConfigError if they do not fit."""
+        """Read what the model needs. Raises ConfigError as read_classifier() does."""
         self._classifier = read_classifier(info)
         self._values = {
             "operations": self._classifier.operations,
@@ -148,7 +149,10 @@ class ClassifyPipeline:
 
 
 def _size(arrays: Tensors) -> list[int]:
-    """Return height and width. Raises WorkerCrashed if a codec process sent something else."""
+    """Return the picture's height and width from the arrays of network_input().
+
+    Raises WorkerCrashed if a codec process sent other arrays.
+    """
     if (
         arrays.keys() != {"input", "size"}
         or (size := arrays["size"]).shape != (2,)

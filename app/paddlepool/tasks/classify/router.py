@@ -56,7 +56,9 @@ DRAWN_SEVEN = (
 class ClassLabel(BaseModel):
     label: str
     class_id: int = Field(description="Number of the class, from 0.")
-    score: float = Field(description="Probability, from 0 to 1.")
+    score: float = Field(
+        description="The model's own number or its softmax; usually a probability from 0 to 1."
+    )
 
 
 class ClassifyReply(BaseModel):

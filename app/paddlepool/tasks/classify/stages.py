@@ -11,16 +11,19 @@ from paddlepool.tasks.codecs.picture import Pixels
 from paddlepool.tasks.transforms import preprocess
 
 INK_SHARE = 20 / 28
-"""The longer side of MNIST's digits, as a share of the picture's."""
+"""The longer side of MNIST's digits, as a share of the picture's side."""
 LEAST_INK = 64
-"""Pixels of a drawing belong to its strokes from this level on, of 255."""
+"""A pixel belongs to a stroke if its brightness differs from the ground's by this or more, of 255.
+"""
 
 
 def network_input(pixels: Pixels, values: Mapping[str, Any]) -> Tensors:
-    """Run the `operations` of `values`; return their result as `input`, float32, a batch of one.
+    """Return the model's `input`, a batch of one picture, and the `size` of the picture.
 
-    `input` gets the `shape` of `values` unless that is None. Also returns `size`: the picture's
-    height and width.
+    `pixels` (height, width, 3) is RGB. `values` has the `operations` and the `shape` of a
+    Classifier; `input` is float32 and gets this shape, unless it is None. `size` is (height,
+    width). Raises ImageUnreadable if the picture is too small for a crop, and ResolutionTooHigh if
+    an operation makes it too large.
     """
     array: Any = pixels
     for name, parameters in values["operations"]:
@@ -32,7 +35,7 @@ def network_input(pixels: Pixels, values: Mapping[str, Any]) -> Tensors:
 
 
 def grey(picture: Pixels) -> Pixels:
-    """Return the brightness, height x width x 1."""
+    """Return the brightness (height, width, 1) of an RGB picture."""
     levels: Pixels = cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY)[..., np.newaxis]
     return levels
 
@@ -40,10 +43,10 @@ def grey(picture: Pixels) -> Pixels:
 def drawing(picture: Pixels, *, height: int, width: int) -> Pixels:
     """Return a drawing's strokes in white on black, placed and scaled as MNIST's digits are.
 
-    The ground is the median brightness of the picture's edge. Strokes are darker than a light
-    ground and lighter than a dark one. They are scaled to fit into 20 / 28 of the result, and their
-    centre of mass is placed at its centre, or as near as they fit. The result is
-    height x width x 1; all 0 without strokes.
+    The result is (height, width, 1), and all 0 if there are no strokes. The ground's brightness is
+    the median of the picture's edge. Strokes are darker than a light ground and lighter than a dark
+    one, by at least LEAST_INK. They are scaled so that their longer side is INK_SHARE of the
+    result's shorter side. Their centre of mass is moved to the centre, or as near as they fit.
     """
     levels = grey(picture)[..., 0].astype(np.int16)
     ground = int(np.median(np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])))
@@ -69,7 +72,7 @@ def drawing(picture: Pixels, *, height: int, width: int) -> Pixels:
 
 
 def _centre(ink: Any) -> tuple[float, float]:
-    """Return the centre of mass: row and column."""
+    """Return the row and the column of the centre of mass of `ink` (height, width)."""
     total = ink.sum()
     row, column = (
         float((ink.sum(1 - axis) * np.arange(ink.shape[axis])).sum() / total) for axis in (0, 1)
@@ -81,7 +84,10 @@ OPERATIONS = preprocess.OPERATIONS | {"Grey": grey, "Drawing": drawing}
 
 
 def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Any:
-    """Import this module and resize a small picture, so that no request pays for a first call."""
+    """Resize a small picture, so that no request waits for imports or for a first call.
+
+    The arguments are those of every function that codec processes call; none is used.
+    """
     del meta, arrays, descriptors
     OPERATIONS["ResizeImage"](
         np.zeros((8, 8, 3), np.uint8),

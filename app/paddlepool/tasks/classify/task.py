@@ -1,4 +1,4 @@
-"""The declaration of this task."""
+"""The declaration of the task `classify`."""
 
 from paddlepool.tasks.classify.pipeline import (
     ClassifyPipeline,

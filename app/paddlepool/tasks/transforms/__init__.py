@@ -7,14 +7,16 @@
     masks       the label of each pixel                                   (codec processes)
     boxes       DBPostProcess: quadrangles around text, in reading order  (codec processes)
     agreement   how well outputs of a detector or recogniser agree        (no picture library)
-    comparison  its pictures, which `samples` reads or draws              (offline commands)
+    comparison  a detector's or recogniser's samples and measure          (offline commands)
+    samples     reads sample pictures or draws them                       (offline commands)
 
-A task reads the file once, when its pipeline is built, with `inference_config(info)`. It sends
-`config.as_meta()`, the operations, with each picture to a function of its own in a codec process,
-which calls `prepare(picture, operations)`.
+A task reads the file with `inference_config(info)` when its pipeline is built. With each picture it
+sends `config.as_meta()`, the operations, to a function of its own in a codec process. That function
+calls `prepare(picture, operations)`.
 
-`config.postprocess` is a TopK, BoxesFromMap, TextFromClasses or LabelMap; its fields are the
-arguments of `top_labels`, `boxes_from_map`, `text_from_classes` and `label_map`.
+`config.postprocess` says which function turns the output into results. The fields of a TopK are
+arguments of `top_labels`, those of a BoxesFromMap of `boxes_from_map`. A TextFromClasses has the
+characters for `text_from_classes`, and a LabelMap stands for `label_map`.
 
 Results equal those of PaddleX 3.7.2, except for the differences that docs/paddlex.md lists.
 """

@@ -1,6 +1,7 @@
-"""Agreement of two outputs of a text detector or recogniser: models without a task of their own.
+"""Measures how well two outputs of a text detector, or of a text recogniser, agree.
 
-The API process uses this module, too, so it imports no picture library.
+These models have no task of their own. The API process imports this module, so the module imports
+no picture library.
 """
 
 from collections.abc import Sequence
@@ -21,16 +22,18 @@ from paddlepool.tasks.transforms.config import (
 from paddlepool.tasks.transforms.labels import is_character
 
 NAMES = {BoxesFromMap: "common text area", TextFromClasses: "equal characters"}
-"""What is measured, by the operation after the model."""
+"""Names of the measures, by the operation after the model."""
 
 EDGE = 2
-"""Pixels by which the edge of a text area may move: boxes are made larger afterwards by more."""
+"""Pixels by which the edge of a text area may move without a loss of agreement. The boxes around
+text are later made larger by more than this."""
 
 
 def part_config(info: ServedModelInfo) -> InferenceConfig | None:
-    """Return what a text detector's or recogniser's file says; None for any other model.
+    """Return the content of a text detector's or recogniser's `inference.yml`.
 
-    A file that cannot be used does not matter: the model is served as tensors.
+    Returns None for any other model, for a file that cannot be used, and for a model with several
+    inputs or too many outputs. Such a model is served as tensors alone.
     """
     try:
         config = inference_config(info)
@@ -44,7 +47,11 @@ def part_config(info: ServedModelInfo) -> InferenceConfig | None:
 
 
 def part_agreement(info: ServedModelInfo) -> Agreement | None:
-    """Return the measure for a detector's maps or a recogniser's classes; None for other models."""
+    """Return the measure of agreement for a text detector or recogniser; None for other models.
+
+    The measure is common_area() for a detector and equal_characters() for a recogniser. It compares
+    the first output of two runs on the same input.
+    """
     config = part_config(info)
     if config is None:
         return None
@@ -67,9 +74,10 @@ def part_agreement(info: ServedModelInfo) -> Agreement | None:
 
 
 def common_area(area: NDArray[np.bool_], reference: NDArray[np.bool_]) -> float:
-    """Return the share of two areas (..., height, width) that lies in or near the other one.
+    """Return the share of the pixels of two areas that lie in or near the other area, from 0 to 1.
 
-    A pixel is near if an area has a pixel within EDGE rows and columns of it. 1 if both are empty.
+    The areas have one shape (..., height, width). A pixel is near an area that has a pixel within
+    EDGE rows and EDGE columns of it. Returns 1 if both areas are empty.
     """
     pixels = int(area.sum()) + int(reference.sum())
     common = (area & _grown(reference)).sum() + (reference & _grown(area)).sum()
@@ -89,7 +97,10 @@ def _grown(area: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _lines(output: NDArray[np.generic]) -> list[list[int]]:
-    """Return the class numbers of each line's characters, from classes (lines, steps) or scores."""
+    """Return the class numbers of the characters of each line.
+
+    `output` has whole numbers, the best classes (lines, steps), or scores (lines, steps, classes).
+    """
     best = output.argmax(-1) if output.dtype.kind == "f" else output
     return [classes[is_character(classes)].tolist() for classes in best]
 
@@ -97,7 +108,8 @@ def _lines(output: NDArray[np.generic]) -> list[list[int]]:
 def equal_characters(lines: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> float:
     """Return the share of the characters of two texts that both have in the same order.
 
-    A text is lines of characters. 1 if both texts are empty.
+    A text is a sequence of lines, a line a sequence of class numbers. Each line is compared with
+    the one at its place in the other text, which has as many lines. Returns 1 if both are empty.
     """
     characters = sum(map(len, lines)) + sum(map(len, reference))
     equal = sum(

@@ -1,4 +1,4 @@
-"""Quadrangles around text, from the map of probabilities of a detector: PaddleX's `DBPostProcess`.
+"""Finds quadrangles around text in a detector's map of probabilities: PaddleX's `DBPostProcess`.
 
 The method is Differentiable Binarization (https://arxiv.org/abs/1911.08947); the roundings are
 those of PaddleX 3.7.2 (`paddlex/inference/models/text_detection/processors.py`).
@@ -18,12 +18,15 @@ Corners = NDArray[np.int32]
 """Boxes x 4 corners x 2 (x, y) in pixels of the picture: clockwise from the top left."""
 
 LEAST_SIDE = 3
-"""A rectangle of the map with a shorter side, in pixels of the map, is dropped."""
+"""A rectangle with a side below this, in pixels of the map, is dropped."""
 LEAST_UNCLIPPED_SIDE = 5
+"""A rectangle that has been made larger is dropped if a side is below this, in pixels of the map.
+"""
 FIXED_POINT = 1 << 16
 """OpenCV's unit of a coordinate between pixels."""
 LINE_GAP = 10
-"""Boxes whose top left corners differ by fewer pixels in height lie on one line."""
+"""Two boxes lie on one line if the y of their top left corners differs by less than this, in
+pixels of the picture."""
 
 
 def boxes_from_map(
@@ -37,13 +40,16 @@ def boxes_from_map(
     max_candidates: int,
     **_: Any,
 ) -> tuple[Corners, list[float]]:
-    """Return the boxes in a picture of `height` x `width` and their scores, from 0 to 1.
+    """Return the boxes of text in a picture of `height` x `width`, and their scores from 0 to 1.
 
-    `probabilities` (h, w) is the detector's output for the picture. Contours of what is above
-    `thresh` become rectangles; narrow ones, and those whose mean probability is below `box_thresh`,
-    are dropped. The others grow by area * `unclip_ratio` / perimeter on each side. Corners lie from
-    0 to `width` and `height`, both inclusive. At most `max_candidates` contours are used, in the
-    order in which OpenCV finds them; reading_order() sorts the boxes. Other arguments are ignored.
+    `probabilities` (h, w) is the detector's output for the picture. Each contour of the pixels
+    above `thresh` gives the smallest rectangle around it. Its score is the mean probability inside.
+    Then its sides move outwards by area * `unclip_ratio` / perimeter. A rectangle is dropped if its
+    score is below `box_thresh`, or if its shorter side is below LEAST_SIDE before the move or below
+    LEAST_UNCLIPPED_SIDE after it. Corners are in whole pixels, from 0 to `width` and `height`.
+
+    Only the first `max_candidates` contours are used, in the order in which OpenCV finds them. The
+    boxes have this order, too; reading_order() sorts them. Other arguments are ignored.
     """
     tall, wide = probabilities.shape
     binary = (probabilities > thresh).astype(np.uint8)
@@ -69,9 +75,9 @@ def boxes_from_map(
 
 
 def smallest_rectangle(points: NDArray[Any]) -> tuple[Floats, float]:
-    """Return the corners (4, 2) of the smallest rectangle around the points, and its shorter side.
+    """Return the smallest rectangle around the points, which may be rotated.
 
-    The corners go clockwise from the top left.
+    Returns its corners (4, 2), clockwise from the top left, and the length of its shorter side.
     """
     rectangle = cv2.minAreaRect(points)
     corners = sorted(cv2.boxPoints(rectangle), key=lambda corner: corner[0])
@@ -108,7 +114,7 @@ def _mean_inside(probabilities: Floats, corners: Floats) -> float:
 
 
 def _filled(corners: Corners, height: int, width: int) -> Pixels:
-    """Return a mask of `height` x `width` that is 1 in the convex polygon.
+    """Return a mask (height, width) that is 1 in and on the edge of the convex polygon, else 0.
 
     The mask equals that of fillPoly() of OpenCV 4.10, which PaddleX uses. OpenCV 5 rounds the ends
     of a row inwards, which changes scores by up to 0.01.
@@ -140,9 +146,9 @@ def _within(value: int, size: int) -> int:
 
 
 def _unclipped(corners: Floats, ratio: float) -> NDArray[Any] | None:
-    """Return the outline (n, 1, 2) of the rectangle, grown on all sides, with round corners.
+    """Return the outline (n, 1, 2) of a rectangle that is made larger, with round corners.
 
-    It grows by area * `ratio` / perimeter. Returns None if no outline results.
+    Its sides move outwards by area * `ratio` / perimeter. Returns None if no outline results.
     """
     distance = cv2.contourArea(corners) * ratio / cv2.arcLength(corners, True)
     offset = pyclipper.PyclipperOffset()

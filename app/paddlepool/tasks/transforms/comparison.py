@@ -1,4 +1,4 @@
-"""Sample pictures of a text detector or recogniser, for the offline commands."""
+"""How `paddlepool compare` measures a text detector or recogniser."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,9 +12,9 @@ from paddlepool.tasks.transforms.stages import prepare
 
 
 class PartComparison:
-    """How `paddlepool compare` measures a text detector or recogniser.
+    """The samples for `paddlepool compare` of a text detector or recogniser, and their measure.
 
-    It uses pictures, prepared as the model's inference.yml says.
+    A sample is a picture, prepared by the operations of the model's inference.yml.
     """
 
     least_agreement = 0.95
@@ -30,14 +30,17 @@ class PartComparison:
         self.agreement_name = NAMES[type(config.postprocess)]
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """Return a sample for each picture.
+        """Return the file name and the model's input for each picture.
 
         Raises ConfigError if a file cannot be read, and InputError if it is no usable picture.
         """
         return self._prepared(read_pictures(files))
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return pages of printed text for a detector, lines for a recogniser."""
+        """Return the name and the model's input for each of a few drawn pictures.
+
+        They are pages of printed text for a detector, and lines of text for a recogniser.
+        """
         return self._prepared(sample_pictures(self._config))
 
     def _prepared(self, pictures: Iterable[Sample]) -> list[tuple[str, Tensors]]:

@@ -26,11 +26,11 @@ from paddlepool.models.repository.config import faults_of
 
 FILE = "inference.yml"
 MOST_SIDE = 4096
-"""Maximum side in pixels to which a file may resize a picture."""
+"""Maximum side in pixels to which an `inference.yml` may resize a picture."""
 WITHOUT_IT = "serve the model as tensors through /v2, or write a task (docs/new-task.md)"
 
 _MAX_LIMIT_DETECTORS = re.compile(r"PP-OCRv[3-6]_(?:server|mobile|medium|small|tiny)_det")
-"""Matches the detectors whose `resize_long` PaddleX reads as an upper limit."""
+"""Matches the names of the detectors whose `resize_long` PaddleX reads as an upper limit."""
 
 
 def _pair(value: object) -> object:
@@ -59,7 +59,7 @@ def _fraction(value: object) -> object:
 
 Side = Annotated[int, Field(ge=1, le=MOST_SIDE)]
 Size = Annotated[tuple[Side, Side], BeforeValidator(_pair)]
-"""Width and height."""
+"""Width and height; one number stands for both."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Mean = Annotated[
@@ -75,7 +75,7 @@ IMAGENET_MEAN, IMAGENET_DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Parameters(BaseModel):
-    """The parameters of an operation."""
+    """Base of the parameters of an operation. Unknown parameters are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -85,20 +85,23 @@ class Nothing(Parameters):
 
 
 class DecodeImage(Parameters):
-    """The order of channels that the model was trained with, for `DecodeImage`."""
+    """Parameters of `DecodeImage`: `img_mode` is the order of channels that the model expects."""
 
     img_mode: Literal["BGR", "RGB"] = "BGR"
     channel_first: Literal[False] = False
 
 
 class ReadImage(Parameters):
-    """Parameters of `ReadImage`, PaddleX's own name for DecodeImage."""
+    """Parameters of `ReadImage`: `format` is the order of channels that the model expects."""
 
     format: Literal["BGR", "RGB"] = "BGR"
 
 
 class ResizeImage(Parameters):
-    """PaddleClas: the shorter side becomes `resize_short`, or the picture becomes `size`."""
+    """PaddleClas: resize so that the shorter side is `resize_short`, or to `size` without it.
+
+    At least one of them is set. `size` is (width, height).
+    """
 
     resize_short: Side | None = None
     size: Size | None = None
@@ -125,7 +128,11 @@ INTERPOLATIONS: dict[str, tuple[str, ...]] = {
 
 
 class Resize(Parameters):
-    """PaddleSeg: resize to `target_size` (width, height); -1 keeps the picture's own size."""
+    """PaddleSeg: resize to `target_size` (width, height), or into it with `keep_ratio`.
+
+    Then the sides are rounded up to multiples of `size_divisor`, if it is set. A `target_size` of
+    -1 keeps the picture's own size.
+    """
 
     target_size: Size | Literal[-1] = -1
     keep_ratio: bool = True
@@ -162,7 +169,10 @@ class NormalizeImage(Parameters):
 
 
 class Normalize(Parameters):
-    """PaddleSeg: as NormalizeImage with a scale of 1/255; one number applies to all channels."""
+    """PaddleSeg: (value / 255 - mean) / std, for each channel.
+
+    A single number for `mean` or `std` applies to all channels.
+    """
 
     mean: Mean = (0.5, 0.5, 0.5)
     std: Deviation = (0.5, 0.5, 0.5)
@@ -171,9 +181,9 @@ class Normalize(Parameters):
 class DetResizeForTest(Parameters):
     """PaddleOCR's detectors: resize to a limit on a side, or to a fixed size.
 
-    `image_shape` is the fixed (height, width); with `keep_ratio`, only its height. Otherwise both
-    sides become multiples of 32. `resize_long` is the default of `limit_side_len`. detector_limit()
-    sets other defaults.
+    With `image_shape` (height, width), the size is fixed; with `keep_ratio`, only the height is.
+    Without it, `limit_side_len` limits a side as `limit_type` says; det_resize_for_test() describes
+    the types. `resize_long` is the default of `limit_side_len`; detector_limit() fills in the rest.
     """
 
     limit_side_len: Side | None = None
@@ -186,7 +196,7 @@ class DetResizeForTest(Parameters):
 class RecResizeImg(Parameters):
     """PaddleOCR's recognisers: resize a line of text, and scale its values to -1 to 1.
 
-    `image_shape` is (channels, height, minimum width).
+    `image_shape` is (channels, height, minimum width). Other parameters are ignored.
     """
 
     # PaddleX ignores every other parameter, and PaddleOCR writes several that are for training.
@@ -216,11 +226,11 @@ CHANNELS_FIRST = ("RecResizeImg", "OCRReisizeNormImg", "ToCHWImage", "Permute")
 """The operations after which the channels are the first axis, as models expect them."""
 
 _NO_EFFECT = re.compile(r"KeepKeys|\w*LabelEncode")
-"""Matches the operations that have an effect in training alone."""
+"""Matches the names of operations that have an effect in training alone."""
 
 
 class TopK(Parameters):
-    """`Topk`: the number of labels in an answer, and the label of each class."""
+    """`Topk`: the number of labels in an answer, and the labels of the classes, if it has any."""
 
     topk: Annotated[int, Field(ge=1)] = 5
     label_list: tuple[Annotated[str, BeforeValidator(_text)], ...] | None = None
@@ -239,13 +249,13 @@ class BoxesFromMap(Parameters):
 
 
 class TextFromClasses(Parameters):
-    """`CTCLabelDecode`: the characters of classes 1 to n; 0 is the blank, n + 1 the space."""
+    """`CTCLabelDecode`: the n characters of the classes 1 to n; 0 is the blank, n + 1 the space."""
 
     character_dict: tuple[str, ...] = Field(min_length=1)
 
 
 class LabelMap(Parameters):
-    """The number of a class for each pixel. PaddleSeg's files name no operation; they mean this."""
+    """The number of a class for each pixel. PaddleSeg's files mean it and name no operation."""
 
 
 POSTPROCESS: dict[str, type[Parameters]] = {
@@ -253,6 +263,7 @@ POSTPROCESS: dict[str, type[Parameters]] = {
     "DBPostProcess": BoxesFromMap,
     "CTCLabelDecode": TextFromClasses,
 }
+"""The parameters of each operation after the model."""
 
 Shape = tuple[Annotated[int, Field(ge=1)], ...]
 
@@ -277,7 +288,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class InferenceConfig:
-    """The content of an `inference.yml`. `shapes` maps the names of inputs to their shapes."""
+    """The content of an `inference.yml`.
+
+    `model_name` is empty if the file has none. `shapes` has the shapes of each input, by name, or
+    is empty.
+    """
 
     model_name: str
     operations: tuple[Operation, ...]
@@ -291,8 +306,9 @@ class InferenceConfig:
     def overridden(self, name: str, **parameters: Any) -> "InferenceConfig":
         """Return a copy in which the operation `name` has other values for these parameters.
 
-        PaddleX's OCR pipeline calls `overridden("DetResizeForTest", limit_side_len=64,
-        limit_type="min")`. Raises ConfigError for a wrong value, or if there is no such operation.
+        For example, `overridden("DetResizeForTest", limit_side_len=64, limit_type="min")` makes the
+        change that PaddleX's OCR pipeline makes. Raises ConfigError for a wrong value, or if there
+        is no such operation.
         """
         if name not in [step.name for step in self.operations]:
             raise ConfigError(f"{FILE} has no operation {name}")
@@ -308,11 +324,11 @@ class InferenceConfig:
 
 
 def read_inference_config(text: str | bytes, *, paddlex_order: bool = True) -> InferenceConfig:
-    """Read the text of an `inference.yml`.
+    """Parse the content of an `inference.yml`.
 
-    PaddleX runs the operations in the order of OPERATIONS, not in that of the file. Without
-    `paddlex_order`, the order of the file is kept. Raises ConfigError, which names the fault and a
-    remedy, for a file that cannot be used.
+    The operations get the order in which PaddleX runs them, that of OPERATIONS. Without
+    `paddlex_order`, they keep the order of the file. Operations for training alone are left out.
+    Raises ConfigError, which names the fault and usually a remedy, for a file that cannot be used.
     """
     try:
         document = yaml.safe_load(text)
@@ -337,7 +353,7 @@ def read_inference_config(text: str | bytes, *, paddlex_order: bool = True) -> I
 
 
 def inference_config(info: ServedModelInfo) -> InferenceConfig | None:
-    """Read the `inference.yml` of a model version, in PaddleX's order; None if it has none.
+    """Read the `inference.yml` of a model version; None if it has none.
 
     Raises ConfigError as read_inference_config() does.
     """
@@ -346,7 +362,10 @@ def inference_config(info: ServedModelInfo) -> InferenceConfig | None:
 
 
 def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """Return the table at `path`, empty if it is missing. Raises ConfigError for another type."""
+    """Return the table at `path`, a key for each level; empty if it is missing.
+
+    Raises ConfigError if a value on the path is no table.
+    """
     value: Any = document
     for depth, key in enumerate(path, 1):
         value = value.get(key)
@@ -358,10 +377,10 @@ def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
 
 
 def _steps(document: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the name and parameters of each operation, from either form of the file.
+    """Return the name and the parameters of each operation.
 
-    PaddleSeg's form gets a ToCHWImage at its end. Raises ConfigError if there is no list of
-    operations.
+    They are listed in Deploy.transforms by PaddleSeg, and a ToCHWImage is added to them. All other
+    files have PreProcess.transform_ops. Raises ConfigError if there is no list of operations.
     """
     if deploy := _table(document, "Deploy").get("transforms", None):  # PaddleSeg
         if isinstance(deploy, list) and all(isinstance(step, dict) for step in deploy):
@@ -388,10 +407,10 @@ def _operation(name: str, values: Any, model_name: str) -> Operation:
 
 
 def detector_limit(parameters: DetResizeForTest, model_name: str) -> DetResizeForTest:
-    """Return the parameters with PaddleX's defaults for a limit that the file lacks.
+    """Return the parameters with PaddleX's defaults for the number and the type of the limit.
 
-    These are an upper limit of 960 pixels for detectors from PP-OCRv3 to v6, and a lower limit of
-    736 for others. `resize_long` replaces the number.
+    These are an upper limit of 960 pixels for the detectors from PP-OCRv3 to PP-OCRv6, and a lower
+    limit of 736 for others. If the file has a `resize_long`, it is the default number.
     """
     if _MAX_LIMIT_DETECTORS.fullmatch(model_name):
         side, kind = 960, "max"

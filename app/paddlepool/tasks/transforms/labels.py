@@ -1,4 +1,4 @@
-"""Results of models that return classes: labels, and texts. Uses NumPy alone."""
+"""Turns classes and their scores into labels, texts and maps of labels. Uses NumPy alone."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from paddlepool.contracts.errors import ModelOutputInvalid
 
 BLANK = 0
-"""The class between two characters."""
+"""The class of a step without a character; it separates two equal characters."""
 
 
 class Label(NamedTuple):
-    """A class by number and label, with the model's score."""
+    """A class: its number, its label, and the model's score for it."""
 
     class_id: int
     label: str
@@ -21,7 +21,7 @@ class Label(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A line of text and the mean score of its characters."""
+    """A line of text and the mean score of its characters, 0 without characters."""
 
     text: str
     score: float
@@ -30,10 +30,11 @@ class Text(NamedTuple):
 def top_labels(
     scores: NDArray[Any], *, topk: int, label_list: Sequence[str] | None = None
 ) -> list[list[Label]]:
-    """Return the `topk` best classes of each picture, or all, the best first: PaddleX's `Topk`.
+    """Return the `topk` best classes of each picture, best first: PaddleX's `Topk`.
 
-    `scores` is (pictures, classes). A class without a label has its number as label. The score is
-    the model's own number, which PaddleX rounds to five decimals.
+    `scores` is (pictures, classes). If there are fewer than `topk` classes, all are returned. A
+    class without a label gets its number as label. The score is the model's own number, which
+    PaddleX rounds to five decimals.
     """
     labels = dict(enumerate(label_list or ()))
     order = scores.argsort(axis=1)[:, -topk:][:, ::-1]
@@ -44,7 +45,7 @@ def top_labels(
 
 
 def characters_of(character_dict: Sequence[str]) -> list[str]:
-    """Return the characters by class number: blank (empty), `character_dict`, space."""
+    """Return the characters of all classes in order: "" (blank), `character_dict`, " " (space)."""
     return ["", *character_dict, " "]
 
 
@@ -61,7 +62,7 @@ def text_from_best(
 ) -> list[Text]:
     """Return the text of each line from its best classes and their scores, both (lines, steps).
 
-    A text's score is the mean score of its characters, 0 without characters.
+    `characters` is the result of characters_of().
     """
     texts = []
     for classes, scores in zip(best, highest, strict=True):
@@ -72,17 +73,20 @@ def text_from_best(
 
 
 def is_character(classes: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which steps of a line (steps) give a character: repeats are merged, blanks dropped."""
+    """Return which steps of a line have a character, from the best class of each step (steps).
+
+    A step has none if its class is the blank, or the class of the step before it.
+    """
     character = classes != BLANK
     character[1:] &= classes[1:] != classes[:-1]
     return character
 
 
 def pixel_labels(output: NDArray[Any]) -> NDArray[Any]:
-    """Return the label of each pixel, (h, w) of whole numbers, from the output of one picture.
+    """Return the label of each pixel, (h, w) of whole numbers, from a model's output.
 
-    The output is labels (h, w) or (1, h, w) as whole numbers, or scores (classes, h, w).
-    Raises ModelOutputInvalid for another output.
+    The output is that for one picture: labels (h, w) or (1, h, w) as whole numbers, or scores
+    (classes, h, w). Raises ModelOutputInvalid for another output.
     """
     labels = output
     if labels.ndim == 3:

@@ -13,11 +13,12 @@ MOST_CLASSES = 1 << 16
 
 
 def label_map(output: NDArray[Any], *, height: int, width: int) -> NDArray[Any]:
-    """Return the label of each pixel of the picture, (height, width) uint8 or uint16.
+    """Return the label of each pixel of a picture, (height, width) uint8, or uint16 if needed.
 
-    `output` is that of one picture: labels (1, h, w) or (1, 1, h, w) as whole numbers, or a score
-    for each class (1, classes, h, w). A pixel gets the nearest label, as in PaddleX. Raises
-    ModelOutputInvalid for another output, and for labels below 0 or above 65,535.
+    `output` is the model's output for the picture: labels (1, h, w) or (1, 1, h, w) as whole
+    numbers, or a score for each class (1, classes, h, w). Its size may differ from the picture's; a
+    pixel gets the nearest label, as in PaddleX. Raises ModelOutputInvalid for another output, and
+    for labels below 0 or above 65,535.
     """
     labels = pixel_labels(output[0])
     lowest, highest = int(labels.min()), int(labels.max())

@@ -1,9 +1,9 @@
-"""The operations before the model, one function each, in one table by name.
+"""The operations before the model: a function for each, and the table OPERATIONS with all of them.
 
 A function takes a picture (height x width x 3) and the parameters of its operation, and returns the
-picture for the next one: uint8 until it is normalised, float32 from then on. The parameters are
-those of `paddlepool.tasks.transforms.config`, which has their defaults and checks. A function that
-resizes raises ResolutionTooHigh if its result would have more than MOST_PIXELS.
+picture for the next operation. The picture is uint8 until it is normalised, then float32. The
+parameters are those of `paddlepool.tasks.transforms.config`, which has their defaults and checks. A
+function that resizes raises ResolutionTooHigh if its result would have more than MOST_PIXELS.
 
 The arithmetic is that of PaddleX 3.7.2 (`paddlex/inference/models`), with its roundings.
 """
@@ -21,15 +21,15 @@ from paddlepool.contracts.errors import ImageUnreadable, ResolutionTooHigh
 from paddlepool.tasks.codecs.picture import Floats
 
 Values = NDArray[Any]
-"""uint8 or float32."""
+"""A picture of uint8 or float32."""
 
 MOST_PIXELS = 16_000_000
-"""Maximum pixels after an operation. PaddleX's detectors get at most 4,000 x 4,000."""
+"""Maximum pixels after an operation: those of 4,000 x 4,000, PaddleX's limit for detectors."""
 MOST_PAGE_SIDE = 4000
 STEP = 32
 """The sides of a detector's input are multiples of this."""
 SMALL_PAGE = 64
-"""A page is padded if its height and width together are below this."""
+"""A page is padded if the sum of its height and width is below this."""
 MOST_LINE_WIDTH = 3200
 
 _CV2 = {
@@ -50,7 +50,7 @@ _PIL = {
 
 
 def decode_image(picture: Values, *, img_mode: Literal["BGR", "RGB"], **_: Any) -> Values:
-    """Return the picture, which is RGB, in the order of channels `img_mode`."""
+    """Return an RGB picture with its channels in the order `img_mode`."""
     return picture if img_mode == "RGB" else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
 
 
@@ -66,7 +66,10 @@ def resize_image(
     backend: str,
     interpolation: str,
 ) -> Values:
-    """Resize so that the shorter side is `resize_short`, else to `size` (width, height)."""
+    """Resize so that the shorter side is `resize_short`, or to `size` (width, height) without it.
+
+    `backend` is `cv2` or `pil`, the library that resizes.
+    """
     if resize_short:
         height, width = picture.shape[:2]
         scale = resize_short / min(height, width)
@@ -83,11 +86,11 @@ def resize(
     size_divisor: int | None,
     interp: str,
 ) -> Values:
-    """Resize to `target_size` (width, height); with `keep_ratio`, to fit into it.
+    """Resize to `target_size` (width, height), or into it with `keep_ratio`.
 
-    For `keep_ratio`, the longer side of `target_size` limits the picture's longer side. Both sides
-    are rounded up to multiples of `size_divisor`, if it is set. A `target_size` of -1 returns the
-    picture as it is.
+    With `keep_ratio`, the longer side of `target_size` limits the picture's longer side, and the
+    shorter side its shorter side. Then both sides are rounded up to multiples of `size_divisor`, if
+    it is set. If `target_size` is -1, the picture is returned as it is.
     """
     if isinstance(target_size, int):  # -1: the picture's own size
         return picture
@@ -102,13 +105,19 @@ def resize(
 
 
 def crop_image(picture: Values, *, size: Sequence[int]) -> Values:
-    """Cut out the centre, `size` (width, height). Raises ImageUnreadable for a smaller picture."""
+    """Return a rectangle in the centre, of `size` (width, height).
+
+    Raises ImageUnreadable if a side of the picture is shorter.
+    """
     height, width = picture.shape[:2]
     return _cropped(picture, (width - size[0]) // 2, (height - size[1]) // 2, *size)
 
 
 def center_crop(picture: Values, *, target_size: int, do_round: bool) -> Values:
-    """Return the square in the centre. Raises ImageUnreadable for a picture below `target_size`."""
+    """Return a square in the centre with sides of `target_size` pixels.
+
+    Raises ImageUnreadable if a side of the picture is shorter.
+    """
     left, top = (
         round((side - target_size) / 2) if do_round else (side - target_size) // 2
         for side in (picture.shape[1], picture.shape[0])
@@ -134,7 +143,7 @@ def normalize(picture: Values, *, mean: Sequence[float], std: Sequence[float]) -
 
 
 def to_chw(picture: Values) -> Values:
-    """Return channels x height x width."""
+    """Return a picture (height, width, channels) as (channels, height, width)."""
     return picture.transpose(2, 0, 1)
 
 
@@ -147,12 +156,17 @@ def det_resize_for_test(
     keep_ratio: bool,
     **_: Any,
 ) -> Values:
-    """Resize a page to `image_shape` (height, width), or by a limit, with sides of multiples of 32.
+    """Resize a page to `image_shape` (height, width), or by the limit `limit_side_len` without it.
 
-    With `keep_ratio`, the width of `image_shape` follows from the page's. The limit `min` enlarges
-    a page whose shorter side is below it, `max` shrinks one whose longer side is above it, and
-    `resize_long` makes the longer side equal to it; with a limit, no side exceeds 4,000. A page of
-    a few pixels is first padded with black.
+    With `keep_ratio`, only the height is that of `image_shape`; the width keeps the page's
+    proportions, rounded up to a multiple of 32.
+
+    The meaning of the limit depends on `limit_type`. `min` enlarges a page whose shorter side is
+    below it, `max` shrinks a page whose longer side is above it, and `resize_long` makes the longer
+    side equal to it. Both sides are rounded to multiples of 32, and are at most 4,000.
+
+    A page whose height and width are together below 64 is first padded with black, on the right and
+    at the bottom, to at least 32 x 32.
     """
     if sum(picture.shape[:2]) < SMALL_PAGE:
         small = picture
@@ -179,10 +193,11 @@ def det_resize_for_test(
 
 
 def rec_resize_img(picture: Values, *, image_shape: Sequence[int]) -> Floats:
-    """Return a line of text as channels x height x width, from -1 to 1, with zeros to the right.
+    """Return a line of text as (channels, height, width), with values from -1 to 1.
 
-    It has the height of `image_shape` (channels, height, width) and at least its width. A line that
-    would be wider than 3,200 pixels is squeezed to that.
+    The result has the height of `image_shape` (channels, height, width) and at least its width: to
+    the right of a shorter line are zeros. A line that would be wider than 3,200 pixels is squeezed
+    to that width.
     """
     _, tall, least = image_shape
     height, width = picture.shape[:2]

@@ -21,13 +21,13 @@ TEXT = (
     "text from pages, receipts and signs: TOTAL 42.50 EUR, invoice No. 2026/0815, (c) page 7 of 9"
 )
 PAGES = ((672, 960), (320, 480))
-"""Width and height of pages: a portrait page of A4 and a receipt."""
+"""Width and height of the sample pages, in pixels: a page of A4 and a receipt."""
 LINES = (20, 44)
-"""Characters of lines."""
+"""Numbers of characters of the sample lines."""
 
 
 class Sample(NamedTuple):
-    """A picture (height, width, 3 or 4) with its name, for display."""
+    """A picture (height, width, 3 or 4), and the name under which results are shown."""
 
     name: str
     picture: Pixels
@@ -54,7 +54,7 @@ def read_pictures(files: Sequence[Path]) -> list[Sample]:
 
 
 def page(width: int, height: int) -> Pixels:
-    """Return a page of printed words; equal sizes give equal pages."""
+    """Return a page of printed words (height, width, 3); equal sizes give equal pages."""
     image = Image.new("RGB", (width, height), PAPER)
     draw, words, random = ImageDraw.Draw(image), TEXT.split(), Random(width)  # noqa: S311  not for security
     size, margin = max(12, width // 28), width // 14
@@ -72,7 +72,7 @@ def page(width: int, height: int) -> Pixels:
 
 
 def line(characters: int) -> Pixels:
-    """Return the first characters of TEXT as a printed line, cut out closely, as by a detector."""
+    """Return the first `characters` of TEXT as a printed line, with a margin of four pixels."""
     font = ImageFont.load_default(32)
     text = TEXT[:characters]
     left, top, right, bottom = (round(side) for side in font.getbbox(text))

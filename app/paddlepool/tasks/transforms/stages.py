@@ -1,4 +1,4 @@
-"""The chain of operations on one picture. Runs in a codec process."""
+"""Runs all operations before the model on one picture. The server uses it in codec processes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from paddlepool.tasks.transforms.preprocess import OPERATIONS
 
 
 def prepare(picture: Pixels, operations: Sequence[Sequence[Any]], *, ground: int = 255) -> Floats:
-    """Run the operations, as `InferenceConfig.as_meta()` returns them, on a decoded picture.
+    """Return the model's input (1, 3, height, width) for a decoded picture.
 
-    Returns the model's input (1, 3, height, width). A transparent picture is placed on grey of the
-    level `ground`, because the colours of transparent pixels are arbitrary. Without an operation
-    that names the order of channels, the model gets RGB. Raises InputError if the picture is too
-    small or becomes too large.
+    `operations` are those of `InferenceConfig.as_meta()`. A transparent picture is first placed on
+    grey of the level `ground`, from 0 to 255. If no operation sets the order of channels, the model
+    gets RGB. Raises ImageUnreadable if the picture is too small for a crop, and ResolutionTooHigh
+    if an operation makes it too large.
     """
     values = opaque(picture, ground)
     for name, parameters in operations:
