@@ -1,7 +1,7 @@
-"""Uploaded pictures: decoded, held and encoded in processes that can be killed.
+"""Decodes, holds and encodes uploaded pictures, in codec processes, which can be killed.
 
     pool      runs functions named "module:function" in codec processes      (parent)
-    picture   a decoded picture in shared memory, within a budget            (parent and child)
+    picture   a decoded picture in shared memory, within a limit for all     (parent and child)
     sandbox   the program of a codec process                                 (child)
     reading   decodes a picture for the function of a task                   (child)
     limits    accepted formats, and limits on size and processor time        (parent and child)

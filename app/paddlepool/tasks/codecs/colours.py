@@ -23,10 +23,11 @@ _PROBE = np.stack(np.meshgrid(*[_LEVELS[::15]] * 3), axis=-1).reshape(1, -1, 3)
 
 
 def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
-    """Convert to RGBA if any pixel is transparent, else to RGB.
+    """Convert a loaded picture to RGBA if any pixel is transparent, else to RGB.
 
-    Colours become white where alpha is 0. `cover` (H, W) is an alpha that `image` itself lacks. An
-    ICC profile is applied, unless it is broken, too large, almost sRGB or for another colour space.
+    Colours become white where alpha is 0. `cover` (H, W) is an alpha that `image` itself lacks; the
+    lower of the two counts. An ICC profile is applied, unless it is broken, larger than
+    PROFILE_BYTES, almost sRGB or for another colour space.
     """
     profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):
@@ -57,7 +58,7 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
 def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], Pixels]:
     """Return a function that converts a part of a picture from the mode `source` to `mode`.
 
-    The function applies the ICC profile under the conditions of to_srgb().
+    The function applies the ICC profile if to_srgb() says so.
     """
 
     def plain(part: Image.Image) -> Pixels:
@@ -87,8 +88,8 @@ def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], 
 def _transform(profile: bytes, source: str) -> ImageCms.ImageCmsTransform | None:
     """Return the conversion to sRGB of a picture whose mode is `source`; RGBA keeps its alpha.
 
-    Returns None if the profile cannot be used, or, unless `source` is CMYK, if it changes no colour
-    by more than one level.
+    Returns None if the profile cannot be used or is for another colour space. Also returns None if
+    it changes no colour by more than one level, unless `source` is CMYK.
     """
     try:
         opened = ImageCms.ImageCmsProfile(io.BytesIO(profile))

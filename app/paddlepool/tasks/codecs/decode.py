@@ -61,9 +61,10 @@ def decode(body: bytes, limits: PictureLimits, page: int = 0) -> Pixels:
     """Decode the first frame or page and turn it upright: RGBA if it is transparent, else RGB.
 
     Colours are white where alpha is 0, because invisible colours must not change a result. `page`
-    is the place of another page of a TIFF in its file, see pages_of(). Raises InputError if the
-    picture is damaged, exceeds `limits` or has another format, and MemoryError. Ends the process if
-    decoding takes more processor time than `limits.seconds` allows for a picture of this size.
+    is one of pages_of(), to decode another page of a TIFF. Raises InputError if the picture is
+    empty, damaged, above a limit of `limits` or in a format that is not accepted, and MemoryError.
+    Ends the process if decoding takes more processor time than `limits.seconds` allows for a
+    picture of this size.
     """
     if not body:
         raise errors.FileMissing("the picture has 0 bytes")
@@ -86,11 +87,12 @@ def decode(body: bytes, limits: PictureLimits, page: int = 0) -> Pixels:
 
 
 def pages_of(body: bytes, limits: PictureLimits, most: int) -> list[int]:
-    """Return the places in the file of the pages of a TIFF, [0] for other formats.
+    """Return the numbers, from 0, of a TIFF's directories that are pages; [0] for other formats.
 
-    The first directory is a page; others are not if they hold a smaller version or a mask of a
+    The first directory is a page. Others are not if they hold a smaller version or a mask of a
     page. Reads no pixels, and no further directory after `most` pages or MOST_DIRECTORIES. Raises
-    UnsupportedMediaType as sniff() does, and ImageUnreadable for damaged data.
+    UnsupportedMediaType as sniff() does, and ImageUnreadable for damaged data. Ends the process if
+    this takes too much processor time.
     """
     kind = sniff(body, limits.formats)
     if kind != "TIFF":
@@ -109,7 +111,7 @@ def pages_of(body: bytes, limits: PictureLimits, most: int) -> list[int]:
 
 
 def _directories(body: bytes) -> Iterator[ImageFileDirectory_v2]:
-    """Yield the directories of a TIFF, all in one object that changes; ends at a cycle.
+    """Yield the directories of a TIFF, each in the same object; end before one is repeated.
 
     Raises ValueError for an empty directory, and the errors of Pillow for damaged data.
     """
@@ -164,7 +166,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits, page: int) -> Pixels:
 def _discard_stderr() -> Iterator[None]:
     """Discard what the block writes to standard error: libtiff writes a line for each damaged row.
 
-    Standard error becomes a pipe without a reader, because a codec process may not open /dev/null.
+    Standard error becomes a pipe without a reader, because a codec process must not open /dev/null.
     """
     saved = os.dup(2)
     unread, nowhere = os.pipe()
@@ -200,9 +202,9 @@ BIT_DEPTH = 24
 def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
     """Return the alpha (H, W) of a PNG with a transparent colour, or None if Pillow can apply it.
 
-    The transparent colour has as many bits as the file's samples, whereas Pillow compares it with
+    The transparent colour has as many bits as the file's samples, but Pillow compares it with
     samples of 8 bits. For grey of up to 8 bits and for 8-bit RGB, the colour in `image.info` is
-    therefore converted to 8 bits, and Pillow applies it.
+    therefore converted to 8 bits, and None is returned. For 16-bit RGB, it is removed there.
     """
     key, bits = image.info["transparency"], body[BIT_DEPTH]
     if image.mode == "L":
@@ -225,7 +227,7 @@ def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
 
 
 def _low_bytes(body: bytes) -> Image.Image:
-    """Return the low bytes of a PNG of 16-bit RGB; Pillow itself returns only the high bytes."""
+    """Return the low bytes of a PNG of 16-bit RGB as RGB; Pillow reads only the high bytes."""
     with Image.open(io.BytesIO(body), formats=("PNG",)) as image:
         image.tile = [tile._replace(args="RGB;16L") for tile in image.tile]
         image.load()
@@ -233,7 +235,7 @@ def _low_bytes(body: bytes) -> Image.Image:
 
 
 def _is_cut_short(body: bytes, image: Image.Image) -> bool:
-    """Return whether data is missing at the end of a JPEG that has an end marker.
+    """Return whether data is missing before the end marker of a JPEG; False without the marker.
 
     libjpeg fills the missing part with mid-grey. If the bottom right corner is mid-grey, the JPEG
     is decoded again with extra bytes before the end marker: they change only an incomplete picture.
@@ -250,7 +252,8 @@ def _is_cut_short(body: bytes, image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation; 1 (upright) if the metadata is missing, broken or oversized."""
+    """Return the EXIF orientation; 1 (upright) if it is missing, unreadable or in metadata of more
+    than EXIF_BYTES."""
     if any(len(image.info.get(name) or b"") > EXIF_BYTES for name in _METADATA):
         return 1
     try:
@@ -265,7 +268,7 @@ progressive JPEG with libjpeg's default scans takes 14 passes, with mozjpeg's lo
 about twice as many. Passes are limited because the time that a scan takes depends on the number of
 pixels, not on the bytes of the scan."""
 BUDGET_PIXELS = 12_000_000
-"""A picture with fewer pixels may take as many passes times pixels as one of this size."""
+"""A picture with fewer pixels may have more passes: SCAN_BUDGET * BUDGET_PIXELS / its pixels."""
 
 _SEGMENT = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")
 """Matches the end of a scan: in a scan, 0x00 (stuffing) or a restart marker follows 0xFF."""
@@ -273,7 +276,10 @@ _START_OF_SCAN, _END_OF_IMAGE = 0xDA, 0xD9
 
 
 def check_scans(body: bytes, width: int, height: int, limits: PictureLimits) -> None:
-    """Raise TooManyScans if a JPEG has more than `limits.scans` scans or exceeds SCAN_BUDGET."""
+    """Raise TooManyScans if a JPEG has more than `limits.scans` scans, or too many passes.
+
+    SCAN_BUDGET and BUDGET_PIXELS limit the passes.
+    """
     budget = SCAN_BUDGET * max(width * height, BUDGET_PIXELS)
     scans = passes = 0
     at = 2
@@ -315,7 +321,8 @@ MOST_SAMPLES = 6
 def check_kind(body: bytes, place: int = 0) -> int:
     """Return how the samples of a TIFF's page are stored: 1 pixel by pixel, 2 in separate planes.
 
-    Raises UnsupportedMediaType for kinds of TIFF that Pillow does not decode to the right colours.
+    `place` is the number of the page's directory. Raises UnsupportedMediaType for kinds of TIFF
+    that Pillow does not decode to the right colours.
     """
     page = next(islice(_directories(body), place, None))
     compression, colours = page.get(COMPRESSION, 1), page.get(COLOURS, 0)

@@ -25,9 +25,10 @@ WEBP_METHOD = 0
 def check_output(
     width: int, height: int, *, format: str, grey: bool, limits: PictureLimits
 ) -> None:
-    """Raise OutputTooLarge if the result exceeds a limit of its format or `limits.png_pixels`.
+    """Raise OutputTooLarge if a result of this size is too large for its format.
 
-    A grey result may have any number of pixels.
+    The limits are `limits.png_pixels` for a PNG, WEBP_PIXELS and WEBP_SIDE for a WebP. Only
+    WEBP_SIDE applies to a grey result.
     """
     pixels = width * height
     most = {"png": limits.png_pixels, "webp": WEBP_PIXELS}.get(format)
@@ -52,13 +53,16 @@ def encode(pixels: Pixels, *, format: str) -> Pixels:
     """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,).
 
     `format` is `png`, `webp` or, without alpha, `jpg`. Raises OutputTooLarge if WebP cannot hold so
-    much detail, MemoryError, and BackendError if OpenCV fails.
+    much detail, MemoryError, and BackendError if OpenCV cannot encode a JPEG.
     """
     return {"png": _png, "webp": _webp, "jpg": _jpg}[format](pixels)
 
 
 def indexed_png(labels: Pixels, palette: bytes) -> Pixels:
-    """Encode labels (H, W) as a PNG with a palette of 256 colours; return the file's bytes (N,)."""
+    """Encode labels (H, W) as a PNG with a palette; return the file's bytes (N,).
+
+    `palette` has red, green and blue of 256 colours, in 768 bytes.
+    """
     image = Image.fromarray(labels)
     image.putpalette(palette)
     file = io.BytesIO()
@@ -95,13 +99,14 @@ def _jpg(pixels: Pixels) -> Pixels:
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 """PNG's colour type by the number of channels."""
-ABOVE = 2
+ABOVE = 2  # the filter that subtracts the row above
 LEVEL = 1
-"""From 0 to 3. Level 0 makes photographs a sixth larger; level 3 takes longer and saves nothing."""
+"""ISA-L's effort, 0 to 3. Level 0 makes photographs a sixth larger; level 3 only takes longer."""
 BAND_BYTES = 1 << 18
 ZLIB_HEADER = b"\x78\x01"
 LARGE_PIXELS = 4_000_000
-"""Smaller pictures are deflated in a few milliseconds, and their requests share the cores."""
+"""From this number of pixels on, two threads deflate a picture. A smaller one takes one thread a
+few milliseconds."""
 
 
 def _png(pixels: Pixels) -> Pixels:
@@ -134,9 +139,10 @@ def _png(pixels: Pixels) -> Pixels:
 
 
 def _deflated(rows: Pixels, top: int, bottom: int) -> tuple[list[bytes], int]:
-    """Deflate the rows from `top` to `bottom`; return their chunks, and their bytes' Adler-32.
+    """Filter and deflate the rows from `top` to before `bottom`.
 
-    The last rows of the picture end the stream; others end at a byte, so that more can follow.
+    Returns their chunks, and the Adler-32 of the filtered bytes. The last rows of the picture end
+    the stream; others end at a byte, so that more can follow.
     """
     chunks: list[bytes] = []
     length = rows.shape[1]

@@ -15,8 +15,8 @@ WEBP_SIDE = 16_383
 WEBP_PIXELS = 36_000_000
 """Maximum pixels of a WebP. Encoding one with alpha takes about 26 bytes of memory per pixel."""
 EXIF_BYTES = 256 * 1024
-"""Maximum bytes of metadata in which the orientation is looked up: ten times what cameras write. In
-larger metadata, Pillow would create too many objects, one for each fraction."""
+"""Maximum bytes of metadata in which the orientation is looked up: ten times what cameras write.
+From larger metadata, Pillow would create too many objects, one for each fraction."""
 LEAST_SHARE = 0.4
 """Share of `PictureLimits.seconds` that every picture gets at least. Even the slowest decoder needs
 no more for a small picture."""
@@ -24,11 +24,12 @@ no more for a small picture."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureLimits:
-    """Limits on uploaded pictures, and on the pixels of a colour PNG in a reply.
+    """Limits on uploaded pictures, and on the pixels of a colour PNG in a reply (`png_pixels`).
 
-    Cameras of 64 megapixels make pictures of up to 64.5 million pixels. `seconds` is the processor
-    time allowed for a picture of the maximum size, 0 for any time; a smaller picture gets less. If
-    `formats` is empty, every format that can be decoded is accepted.
+    `side` is the longest side in pixels, `scans` the number of scans of a JPEG. `seconds` is the
+    processor time allowed for a picture of the maximum number of `pixels`, 0 for any time; a
+    smaller picture gets less, but at least LEAST_SHARE of it. If `formats` is empty, every format
+    that can be decoded is accepted. Cameras of 64 megapixels make up to 64.5 million pixels.
     """
 
     pixels: int = 65_000_000
@@ -64,8 +65,8 @@ def check_size(width: int, height: int, limits: PictureLimits) -> None:
 def time_limit(limits: PictureLimits) -> Iterator[None]:
     """End this process with SIGPROF if the block takes too much processor time.
 
-    The limit is that of the smallest picture until allow_pixels() extends it. A native
-    decoder cannot be interrupted in any other way.
+    A native decoder cannot be interrupted in any other way. The limit is LEAST_SHARE of
+    `limits.seconds` until allow_pixels() extends it; there is none if `limits.seconds` is 0.
     """
     signal.setitimer(signal.ITIMER_PROF, LEAST_SHARE * limits.seconds)
     try:
@@ -77,7 +78,7 @@ def time_limit(limits: PictureLimits) -> Iterator[None]:
 def allow_pixels(pixels: int, limits: PictureLimits) -> None:
     """Extend the limit on processor time to the time that a picture of `pixels` pixels may take.
 
-    Call it within time_limit().
+    Call it once within time_limit().
     """
     more = max(0.0, pixels / limits.pixels - LEAST_SHARE) * limits.seconds
     left, _ = signal.getitimer(signal.ITIMER_PROF)
@@ -112,7 +113,10 @@ def accepted_formats() -> tuple[str, ...]:
 
 
 def formats_named(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the formats with these names in any case. Raises ConfigError for an unknown one."""
+    """Return the formats with these names, which may be in lower or upper case.
+
+    Raises ConfigError for a name that is not in accepted_formats().
+    """
     known = {name.lower(): name for name in accepted_formats()}
     if unknown := [name for name in names if name.lower() not in known]:
         raise errors.ConfigError(
@@ -123,10 +127,10 @@ def formats_named(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def sniff(body: bytes, only: Sequence[str] = ()) -> str:
-    """Return the name of the format of a picture's bytes, one of `only`.
+    """Return the name of the format of a file, judged by its first bytes.
 
-    If `only` is empty, all of accepted_formats() are allowed. Raises UnsupportedMediaType if the
-    format is unknown or not allowed.
+    Raises UnsupportedMediaType if the format is unknown or is not in `only`. If `only` is empty,
+    all of accepted_formats() are allowed.
     """
     name, formats = _name(body), only or accepted_formats()
     if name in formats:

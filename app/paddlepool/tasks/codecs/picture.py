@@ -1,4 +1,4 @@
-"""A decoded picture in shared memory: made by the parent, written and read by codec processes."""
+"""Decoded pictures in shared memory, which codec processes write and read."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 
 
 class PictureStore:
-    """Limits the total bytes of the pictures held at one time, from decoding to the request's end.
+    """Opens shared memory for pictures, and limits the bytes of all charged pictures to `budget`.
 
-    Codec processes may keep a picture open longer, so the pictures in memory can take up to
-    `budget` bytes plus one picture for each process. `held` is the number of bytes held now.
+    `held` is the number of bytes charged now. A picture is charged after it has been decoded, and a
+    codec process may keep it open after its end. So all pictures together can take `budget` bytes
+    plus one picture for each process.
     """
 
     def __init__(self, *, budget: int) -> None:
@@ -40,7 +41,7 @@ class PictureStore:
 
     @contextmanager
     def open(self, size: int) -> Iterator[Picture]:
-        """Yield a new picture of up to `size` bytes; the block's end closes it.
+        """Yield a new picture of up to `size` bytes; the block's end closes and uncharges it.
 
         The limit of this process on the size of files applies, too. Only written pages take memory.
         The file is sealed: a compromised process can neither truncate it nor make it grow. Raises
@@ -62,7 +63,7 @@ class PictureStore:
 class Picture:
     """A picture in shared memory.
 
-    `descriptor` is its file, `charged` the bytes counted against the budget of `store`.
+    `descriptor` is its file. `charged` are the bytes that charge() has added to `store.held`.
     """
 
     store: PictureStore
@@ -70,10 +71,10 @@ class Picture:
     charged: int = 0
 
     def charge(self) -> None:
-        """Count the written memory against the store's budget.
+        """Add the memory that the picture takes to `store.held`. Call it once, after decoding.
 
-        Raises Overloaded if the picture does not fit beside those held now, and ResolutionTooHigh
-        if it is larger than the whole budget.
+        Raises Overloaded if the sum would exceed the store's budget, and ResolutionTooHigh if the
+        picture alone exceeds it.
         """
         size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
         held, budget = self.store.held, self.store.budget
@@ -121,13 +122,16 @@ BAND_PIXELS = 1 << 16
 
 
 def bands(height: int, width: int) -> Iterator[slice]:
-    """Return slices that divide `height` rows into bands of about BAND_PIXELS pixels."""
+    """Return slices that divide `height` rows into bands of at most BAND_PIXELS, or of one row."""
     rows = max(1, BAND_PIXELS // width)
     return (slice(top, min(height, top + rows)) for top in range(0, height, rows))
 
 
 def opaque(pixels: Pixels, ground: int = 255) -> Pixels:
-    """Return the picture as RGB, on grey of the level `ground` where it is transparent."""
+    """Return the picture as RGB, on grey of the level `ground` (0 to 255) where it is transparent.
+
+    A picture without alpha is returned as it is, not copied.
+    """
     height, width, channels = pixels.shape
     if channels == 3:
         return pixels

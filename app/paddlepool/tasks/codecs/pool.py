@@ -1,6 +1,6 @@
-"""Codec processes behind a bounded queue, fed by the engine's scheduler; each can be killed.
+"""Runs functions by name in codec processes: behind a bounded queue, with the engine's scheduler.
 
-A function that crashes, hangs or runs out of memory costs its own call and its process.
+A function that crashes, hangs or runs out of memory ends its process and fails its own call only.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ READ_PICTURE = "paddlepool.tasks.codecs.reading:read_picture"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 KILLED_RETRY_SECONDS = 5.0
-"""Seconds after which a client should retry if the system killed the processes of its picture."""
+"""Seconds after which a client should retry if the system killed two processes with its picture."""
 
 # By default, glibc returns a picture's memory to the system after each step, and the next step gets
 # zeroed pages. With these settings, glibc keeps blocks of up to 32 MiB.
@@ -53,13 +53,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Call(Job):
-    """A job of one row: a function by name and its arguments.
+    """A function to call in a codec process, by name, with its arguments; a job of one row.
 
-    `descriptors` are duplicates of the caller's. They are closed when `future` is done, not
-    earlier, because the call may be retried. `crash_error` is the error to raise if the call
-    crashes its process or exceeds a limit. `wall_seconds` limits the run itself; time spent waiting
-    for a processor does not count. `interrupted` says that the call's first process was killed from
-    outside.
+    `meta`, `inputs` and `descriptors` are the arguments. The descriptors are duplicates of the
+    caller's. They are closed when `future` is done, not earlier, because the call may be retried.
+    `crash_error` is the class of the error if the call crashes its process or exceeds a limit.
+    `wall_seconds` limits the run itself; time spent waiting for a processor does not count.
+    `interrupted` says that another program killed or stopped the first process of the call.
     """
 
     function: str
@@ -86,7 +86,11 @@ class CodecProcess(ChildWorker):
         self._child.put(call.inputs)
 
     def send(self, call: Call, /) -> None:
-        """Send the call. Raises WorkerCrashed, or DeadlineExceeded if its future is done."""
+        """Send the call, which runs when the process is free.
+
+        Raises WorkerCrashed if the process has died, and DeadlineExceeded if the call's future is
+        done already.
+        """
         if call.future.done():  # the call's descriptors are closed, or will be at once
             raise errors.DeadlineExceeded("the deadline passed before a codec process was free")
         request = {"function": call.function, "meta": call.meta}
@@ -107,8 +111,8 @@ class CodecProcess(ChildWorker):
         Raises the function's own error; the process then continues. If the process ended or was
         killed, raises one of the other errors of CodecPool.submit(), or Interrupted. Interrupted
         means that the system or another program killed or stopped the process, for example because
-        the machine lacked memory, and that this is the first time for this call. The call is not at
-        fault and may be retried.
+        the machine lacked memory, and that this is the first time for this call. The call did not
+        cause this, and may be retried.
         """
         try:
             size = self._child.poll_reply()
@@ -152,7 +156,7 @@ class CodecProcess(ChildWorker):
         return crash_error("the process that worked on the picture died")
 
     def _end_call(self) -> None:
-        """End the current call; kill the process if it keeps a picture and thus its memory.
+        """End the current call. Kill the process if it still has a picture open, and thus memory.
 
         Raises WorkerCrashed after killing the process.
         """
@@ -175,8 +179,10 @@ class CodecPool:
     """A pool of `count` codec processes. It belongs to the event loop; start() opens the processes.
 
     Each process first runs every function of `warm_ups`, as `function({}, {}, ())`, so that no
-    request waits for an import. `memory_bytes` limits the address space of a process. `on_restart`
-    is called with the reason when a process that was open is replaced; it must not block or raise.
+    request waits for an import. `queue_size` limits the waiting calls and `wall_seconds` the run of
+    each, unless a call is urgent. `memory_bytes` limits the address space of a process.
+    `on_restart` is called with the reason when a process that was open is replaced; it must not
+    block or raise.
     """
 
     count: int
@@ -220,7 +226,10 @@ class CodecPool:
         ]
 
     async def opened(self) -> None:
-        """Wait until every process is open and warm. Raises BackendError after START_SECONDS."""
+        """Wait until every process has been open and warm once.
+
+        Raises BackendError after START_SECONDS.
+        """
         opened = [instance.opened for instance in self._instances]
         if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
             raise errors.BackendError(
@@ -238,18 +247,21 @@ class CodecPool:
         crash_error: type[errors.PaddlepoolError] = errors.WorkerCrashed,
         urgent: bool = False,
     ) -> asyncio.Future[Reply]:
-        """Run `function(meta, arrays, descriptors)` ("module:name") in a codec process.
+        """Queue the call `function(meta, arrays, descriptors)` for a codec process.
 
-        Raises Overloaded if the queue is full or too slow for the deadline. Pass `urgent` for our
-        own arrays and the last steps of a request, such as encoding: an urgent call is scheduled
-        before the others, does not count against the queue's limit, and may run until its deadline.
+        `function` is "module:name"; it returns a mapping of JSON values and arrays, which become
+        the Reply. Pass `urgent` for arrays that the server has made and for the last steps of a
+        request, such as encoding: an urgent call is scheduled before the others, does not count
+        against `queue_size`, and may run until its deadline. Raises Overloaded if the queue is full
+        or too slow for the deadline, or if the pool is closed.
 
-        The future raises the function's error, or DeadlineExceeded if the deadline passed in the
-        queue, before `wall_seconds` were over, or while other processes used the processors. It
-        raises `crash_error` if the process crashed, ran out of memory or exceeded `wall_seconds`: a
-        picture that kills its decoder is at fault. It raises Overloaded if the pool was closed or
-        if two processes in turn were killed from outside during the call, and WorkerCrashed if the
-        process sent an invalid reply or kept a picture open.
+        The future raises the function's InputError or OperatorError as it is, and another error as
+        BackendError. It raises DeadlineExceeded if the deadline passed in the queue, before
+        `wall_seconds` were over, or while other processes used the processors. It raises
+        `crash_error` if the process crashed, ran out of memory or exceeded `wall_seconds`, because
+        the picture is then the likely cause. It raises Overloaded if the pool was closed or if two
+        processes in turn were killed from outside during the call, and WorkerCrashed if the process
+        sent an invalid reply or kept a picture open.
 
         Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
         drops a call that is still queued.
@@ -287,7 +299,7 @@ class CodecPool:
         return self._batcher.live
 
     async def close(self) -> None:
-        """Fail the queued calls, and return when every process has ended."""
+        """Fail the queued calls with Overloaded, end every process, and wait until it has ended."""
         self._batcher.close(errors.Overloaded("the server is stopping"))
         await close_all(self._instances)
 
@@ -319,7 +331,7 @@ class CodecPool:
         """Return the seconds to wait before a lost process is replaced.
 
         A process that was open is replaced at once, so that pictures that kill processes delay no
-        other picture.
+        other picture. Its loss is reported to `on_restart`.
         """
         if reason in OPENING_FAILURES:
             return self._backoff.delay_after_loss()
@@ -335,7 +347,7 @@ def _on_result(run: Run, reply: Reply) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codecs:
-    """The codec processes, the memory budget of decoded pictures, and the limits on a picture."""
+    """The codec processes, the limited memory for decoded pictures, and the limits on a picture."""
 
     pool: CodecPool
     pictures: PictureStore
@@ -344,15 +356,14 @@ class Codecs:
     async def read_picture(
         self, body: bytes, function: str, values: Mapping[str, Any], context: RequestContext
     ) -> Tensors:
-        """Decode a picture and return the arrays of `function(pixels, values)`.
+        """Decode a picture in a codec process, and return the arrays of `function(pixels, values)`.
 
-        Both run in a codec process, so `function` is a name, "module:name". It gets the upright
-        picture, uint8 of shape (height, width, 3), RGB over white, and `values`, which must be
-        JSON values. The times become the stages `decode` and `preprocess`. The picture's pixels are
-        subtracted from the caller's quota.
+        `function` is "module:name" and runs in the same process. It gets the upright picture, uint8
+        of shape (height, width, 3), RGB over white, and `values`, which must be JSON values. The
+        seconds of the two steps are added to the stages `decode` and `preprocess` of `context`. The
+        picture's pixels are subtracted from the caller's quota.
 
-        Raises InputError for a bad picture, the errors of CodecPool.submit(), QuotaExceeded, and
-        the function's own errors: a PaddlepoolError as it is, any other as a BackendError.
+        Raises InputError for a bad picture, QuotaExceeded, and the errors of CodecPool.submit().
         """
         reply = await self.pool.submit(
             READ_PICTURE,
@@ -367,9 +378,9 @@ class Codecs:
 
 
 def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    """Raise ValueError for wrong values in the reply of read_picture().
+    """Raise ValueError for wrong values `meta` in the reply of read_picture() to `call`.
 
-    RequestContext.infer() checks the arrays.
+    The arrays are not checked here: RequestContext.infer() does that.
     """
     del arrays
     check_types(meta, {"pixels": int, "seconds": {"decode": float, "preprocess": float}})
@@ -377,16 +388,17 @@ def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
 
 
 def check_pixels(call: Mapping[str, Any], pixels: int) -> None:
-    """Raise ValueError for a number of pixels that the limits of the call exclude."""
+    """Raise ValueError unless `pixels` is from 1 to the limit for a picture that `call` has."""
     most = call["limits"]["pixels"]
     if not 0 < pixels <= most:
         raise ValueError(f"a picture of {pixels} pixels, limit {most}")
 
 
 def check_types(value: Any, expected: Any) -> None:
-    """Raise ValueError unless a value has the type, or the list or dict of types, `expected`.
+    """Raise ValueError unless `value` has the form of `expected`.
 
-    All numbers must be finite and at least 0.
+    That is `int` or `float`, which a finite number of at least 0 of just this type fits, or a list
+    or dict of such forms, which one with as many items or equal keys fits.
     """
     if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
         value, expected = [value[key] for key in expected], list(expected.values())

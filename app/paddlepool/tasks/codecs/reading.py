@@ -17,9 +17,10 @@ from paddlepool.tasks.codecs.picture import opaque
 def read_picture(
     meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 ) -> tuple[Mapping[str, Any], Tensors]:
-    """Decode `body` to RGB over white, and return the arrays of `function(pixels, values)`.
+    """Decode the array `body` to RGB over white, and return the arrays of a function.
 
-    meta: limits, function ("module:name") and values. The returned mapping has the number of
+    `meta` has the fields of PictureLimits as `limits`, and `function` ("module:name") with its
+    `values`: it is called as `function(pixels, values)`. The returned mapping has the number of
     `pixels`, and the `seconds` of the stages `decode` and `preprocess`. Raises the errors of
     decode() and of the function.
     """
