@@ -34,9 +34,9 @@ BETA_SQUARED = 0.3
 
 @dataclass(frozen=True, slots=True)
 class MaskScores:
-    """Quality of masks: means over `pictures`, and `max_f`, the largest F of 256 thresholds.
+    """Quality of masks: `mae` and `iou` are means over all pictures, `max_f` is the largest F.
 
-    F at a threshold is computed from the mean precision and the mean recall at that threshold.
+    F is computed for each of 256 thresholds, from the mean precision and the mean recall at it.
     """
 
     mae: float
@@ -52,9 +52,10 @@ class MaskScores:
 
 
 def measure(predictions: Iterable[Floats], truths: Iterable[Pixels]) -> MaskScores:
-    """Compare H×W maps in 0…1 with graded uint8 masks.
+    """Compare predicted masks (H, W) from 0 to 1 with the true masks, uint8, one for each.
 
-    F and IoU count pixels of a mask above 127 as foreground.
+    For F and IoU, a pixel of a true mask is foreground above 127, and for IoU, one of a prediction
+    above 0.5. The IoU of two empty masks is 1.
     """
     errors, overlaps, precisions, recalls = [], [], [], []
     for prediction, truth in zip(predictions, truths, strict=True):
@@ -108,7 +109,7 @@ BASELINES: dict[str, Callable[[Pixels], Floats]] = {
 }
 
 SIDE = 320
-"""Masks are resized to this size before they are compared with the expected ones."""
+"""Side in pixels to which pictures and masks of the validation pairs are resized."""
 VALIDATION_EVERY = 10
 """Every tenth pair by sorted name, from the first, is for validation. Training never sees it."""
 PARTS = {"ecssd": "ECSSD", "pascals": "PASCAL-S"}
@@ -128,8 +129,9 @@ class Pair(NamedTuple):
 class SegmentQuality:
     """Measures a matting model on pictures with known masks.
 
-    Raises ConfigError for a semantic segmentation model or if the pictures are missing, and
-    InputError if one of them is no usable picture.
+    These are every tenth pair of `sod_train` and, if present, the pictures of `u2net_golden`.
+    Constructing one raises ConfigError for a semantic segmentation model, as read_parameters()
+    does, or if files are missing, and InputError if one of them is no usable picture.
     """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
@@ -212,7 +214,7 @@ def _pairs(pictures: Sequence[Path], masks: Path) -> Iterator[Pair]:
 
 
 def _picture(path: Path) -> Pixels:
-    """Read a picture (H, W, 3), with white where it is transparent.
+    """Read a picture (H, W, 3), on white where it is transparent.
 
     Raises ConfigError if the file cannot be read, and InputError if it is no usable picture.
     """
@@ -224,7 +226,7 @@ def _picture(path: Path) -> Pixels:
 
 
 def _tensors(info: ServedModelInfo, picture: Pixels) -> Tensors:
-    """Return the network's input for a picture, as in serving."""
+    """Return the model's input for a picture, made as the server does."""
     if semantic := read_semantic(info):
         return {info.inputs[0].name: prepare(picture, semantic.operations)}
     parameters = read_parameters(info).model_dump(exclude={"output"})
@@ -240,6 +242,7 @@ class MaskComparison:
     """How `paddlepool compare` measures a matting model: on pictures, by the IoU of two masks.
 
     A semantic segmentation model is measured by the share of pixels with equal labels.
+    Constructing one raises ConfigError as mask_agreement() does.
     """
 
     agreement_name = "mask IoU"
@@ -252,12 +255,12 @@ class MaskComparison:
         self.agreement = mask_agreement(info)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """Return a sample for each picture.
+        """Return the file name and the model's input for each picture.
 
         Raises ConfigError if a file cannot be read, and InputError if it is no usable picture.
         """
         return [(file.name, _tensors(self._info, _picture(file))) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return no samples: most inputs have one shape, so the self-test's input is enough."""
+        """Return no samples: most models have inputs of one shape, as the self-test has."""
         return []

@@ -30,7 +30,8 @@ TILE = 64
 VISIBLE, OPAQUE = 8, 248
 """Alphas (of 255) from which a pixel is visible, and from which it counts as pure foreground."""
 OWN = 230
-"""Above this alpha, the pixel's own colour is used more and more, to keep detail at the rim."""
+"""Above this alpha (of 255), the pixel's own colour is used more and more, to keep detail at the
+rim; at 255 it is used alone."""
 BROAD = 0.05
 """A region of partial alpha wider than this fraction of the longer side keeps its colours."""
 EPSILON = np.float32(1e-5)
@@ -41,8 +42,8 @@ _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 
 def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     """Return foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
-    The colours are the picture's own, except along edges with partial alpha. Near parts that are
-    transparent in the picture itself, they are the picture's own along such edges as well.
+    The colours are the picture's own, except along edges, where alpha is partial. If the picture
+    itself is transparent there, or alpha is partial in a broad region (BROAD), they stay its own.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
@@ -87,8 +88,8 @@ def _coarse(
 ) -> tuple[Floats, Floats, Floats]:
     """Return F and B (h, w, 3) of the finest level that is computed as a whole, and a map (h, w).
 
-    The map is 1 where partial alpha is no edge or the picture itself is transparent (`clear`).
-    `step` is the least reduction of that level.
+    The map is 1 where colours stay the picture's own: in broad regions of partial alpha, and where
+    `clear` is not 0. `step` is the least reduction of that level.
     """
     height, width = alpha.shape
     while height * width > WHOLE_PIXELS * step * step:
@@ -178,7 +179,10 @@ def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[
 def _finished(
     picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
 ) -> Pixels:
-    """Return the final colours of `place`, made from the last level of `blocks` and a margin."""
+    """Return the final colours of the pixels `place`, from the last level of `blocks` and a margin.
+
+    `coarse` is the result of _coarse(), enlarged to the size of that level.
+    """
     margin = RADIUS + 1  # for the window, and for a neighbour to interpolate with
     top, left = max(0, blocks[0].start - margin), max(0, blocks[1].start - margin)
     bottom, right = blocks[0].stop + margin, blocks[1].stop + margin

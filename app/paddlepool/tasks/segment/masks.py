@@ -1,4 +1,4 @@
-"""Normalises masks. Imports neither a picture library nor pydantic: every process imports this."""
+"""Makes masks from a model's output; imports no picture library, because any process uses it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +15,10 @@ FAINT = 0.1
 
 
 def normalise(mask: Floats) -> Floats:
-    """Stretch a mask to 0…1, as normPRED() of U²-Net does.
+    """Stretch a mask so that its values go from 0 to 1, as normPRED() of U²-Net does.
 
-    See https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py. A mask of one value is only
-    clipped to 0…1. A mask below FAINT becomes 0 everywhere.
+    See https://github.com/xuebinqin/U-2-Net/blob/master/u2net_test.py. A mask whose values are all
+    below FAINT becomes 0 everywhere. Any other mask of a single value is only clipped to 0…1.
     """
     low, high = float(mask.min()), float(mask.max())
     if high < FAINT:

@@ -36,7 +36,7 @@ class Area:
 def canvas_of(subject: Area, margins: Sequence[tuple[float, str]]) -> Area:
     """Return the subject's area with margins (top, right, bottom, left) in pixels or percent.
 
-    A percentage is of the side along which the margin is added.
+    A percentage at the top or bottom is of the subject's height, at the left or right of its width.
     """
     sides = (subject.height, subject.width) * 2
     top, right, bottom, left = (
@@ -52,9 +52,9 @@ def place_of(
 ) -> Area:
     """Return the subject's area, relative to the top left corner of the canvas.
 
-    `scale` is the percentage of the canvas that the subject fills in the tighter direction.
-    `position` is the share of the free room that lies left of the subject and above it, in percent.
-    Without a position, the subject's centre moves only as far as the canvas requires.
+    `scale` is how much of the canvas the subject fills, in percent, in the direction in which it
+    fills more. `position` has the parts of the free room to the left of the subject and above it,
+    in percent. Without a position, the subject's centre moves only as far as the canvas requires.
     """
     factor = 1.0
     if scale is not None:
@@ -95,7 +95,7 @@ def resized_alpha(alpha: Pixels, height: int, width: int) -> Pixels:
 
 
 def resized_colours(pixels: Pixels, alpha: Pixels, height: int, width: int) -> Pixels:
-    """Resize to RGB, with colours weighted by alpha (H, W)."""
+    """Resize an RGB or RGBA picture to RGB, with colours weighted by `alpha` (H, W)."""
     if alpha.shape == (height, width):
         return pixels[..., :3]
     cover = _resized_cover(alpha, height, width)
@@ -209,14 +209,14 @@ def plain_alpha(mask: Floats, width: int, height: int, *, nearest: bool = False)
 
 
 def box_of(alpha: Pixels) -> Area:
-    """Return the foreground's bounding box; all zeros if there is no foreground."""
+    """Return the box around all alphas from BOX_LEVEL on; all zeros if there are none."""
     foreground = cv2.threshold(alpha, BOX_LEVEL - 1, 255, cv2.THRESH_BINARY)[1]
     left, top, width, height = cv2.boundingRect(foreground)
     return Area(top, left, height, width)
 
 
 def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
-    """Return the cut-out, RGBA.
+    """Return the picture as RGBA with `alpha` (H, W) as its alpha.
 
     Colours are 0 where alpha is 0, because the file must not contain the background.
     """
@@ -247,17 +247,20 @@ def flat(colour: Sequence[int], width: int) -> Bands:
 
 
 def reduced(picture: Pixels, height: int, width: int) -> Pixels:
-    """Shrink the picture as far as possible while it covers height x width; never enlarge it."""
+    """Shrink the picture, with its aspect ratio, as far as it still covers height x width.
+
+    A picture that does not cover it is returned as it is.
+    """
     tall, wide = picture.shape[:2]
     factor = min(1.0, max(height / tall, width / wide))
     return resized(picture, max(1, round(tall * factor)), max(1, round(wide * factor)))
 
 
 def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequence[int]) -> Bands:
-    """Centre the picture in height x width and keep its aspect ratio.
+    """Return a background of height x width with the picture in its centre, in its aspect ratio.
 
     `cover` fills the area and cuts off the excess; `contain` shows the whole picture on `colour`.
-    The result is RGBA if the colour is translucent and not hidden by the picture, else RGB.
+    The result is RGB if `colour` is opaque, or if an opaque picture fills the area; else RGBA.
     """
     tall, wide = picture.shape[:2]
     factor = (max if fit == "cover" else min)(height / tall, width / wide)
@@ -365,7 +368,11 @@ def over(front: Pixels, alpha: Pixels, back: Pixels) -> Pixels:
 
 
 def stacked(pixels: Pixels, alpha: Pixels, *, ground: Bands, shade: Bands | None = None) -> Pixels:
-    """Composite the foreground over its shadow, and both over the background, in bands of rows."""
+    """Composite `pixels` over their shadow, and both over the background, in bands of rows.
+
+    `alpha` (H, W) is that of `pixels`, `ground` the background, `shade` the alpha of the shadow.
+    The result has the channels of the background.
+    """
     height, width = alpha.shape
     channels = ground(slice(0, 1)).shape[2]
     result = np.empty((height, width, channels), np.uint8)
@@ -378,8 +385,9 @@ def stacked(pixels: Pixels, alpha: Pixels, *, ground: Bands, shade: Bands | None
 
 
 BLUR = 0.025
+"""Sigma of the shadow's blur, as a fraction of the subject's longer side."""
 FALLS = (0.015, 0.03)
-"""Sigma and offset (right, down) of the shadow: fractions of the subject's longer side."""
+"""Offset of the shadow (right, down), as fractions of the subject's longer side."""
 REACH = 3.0
 """The blur's reach in standard deviations; beyond it less than half a level is left."""
 
@@ -387,7 +395,7 @@ REACH = 3.0
 def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
     """Return the alpha of the shadow of the subject at `place`, for rows that are `width` wide.
 
-    `alpha` (H, W) is that of the canvas; `opacity` is from 0 to 1.
+    `alpha` (H, W) is the subject's on the canvas; `opacity` is from 0 to 1. The shadow is black.
     """
     longer = max(place.height, place.width)
     sigma = BLUR * longer

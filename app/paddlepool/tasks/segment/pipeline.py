@@ -1,4 +1,4 @@
-"""Pipeline of one segmentation model: open the picture, run one engine job, render the result.
+"""Pipeline of one segmentation model: open the picture, run the model, render the result.
 
 The first and the last step run in codec processes. This module loads no picture library.
 """
@@ -33,7 +33,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Parameters(BaseModel):
-    """How a picture becomes the network's input, which is a square.
+    """`[parameters]` of a matting model, whose input is a square.
 
     `size` is the square's side in pixels; `mean` and `std` have a number for each channel.
     `output` names the output that is the mask; the default is the first output. The other defaults
@@ -49,9 +49,9 @@ class Parameters(BaseModel):
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Read the parameters, with the name of the output that is the mask.
+    """Read `[parameters]` of a matting model; `output` is then always a name.
 
-    Raises ConfigError if they are wrong or do not fit the tensors.
+    Raises ConfigError if they are wrong, or if the model's inputs and outputs do not fit the task.
     """
     parameters = parse_parameters(info, Parameters)
     size = parameters.size
@@ -82,8 +82,9 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 def mask_agreement(info: ServedModelInfo) -> Agreement:
     """Return a function that compares two outputs by the IoU of their masks, 1 if both are empty.
 
-    The outputs of a semantic segmentation model are compared by label_agreement(). Raises
-    ConfigError as read_parameters() and read_semantic() do.
+    A mask is normalised, and its values from 0.5 on count. The outputs of a semantic segmentation
+    model are compared by label_agreement(). Raises ConfigError as read_parameters() and
+    read_semantic() do.
     """
     if semantic := read_semantic(info):
         return label_agreement(semantic)
@@ -101,13 +102,14 @@ def mask_agreement(info: ServedModelInfo) -> Agreement:
 
 
 MASK_SIZES = {0.0: "empty", 0.05: "up to 5 %", 0.25: "up to 25 %", 0.5: "up to 50 %"}
-"""Names of masks, by the largest share of the picture that they cover."""
+"""Kinds of masks, each by the largest share of the picture that such a mask covers."""
 
 
 def mask_slices(info: ServedModelInfo) -> Slices:
-    """Return a function that names each mask by its share of the picture, as in MASK_SIZES.
+    """Return a function that returns the kind of each mask in a model's outputs, as in MASK_SIZES.
 
-    Raises ConfigError as read_parameters() and read_semantic() do.
+    Masks above its last share are named `above 50 %`. Raises ConfigError as read_parameters() and
+    read_semantic() do.
     """
     semantic = read_semantic(info)
     output = read_parameters(info).output if semantic is None else semantic.output
@@ -180,7 +182,7 @@ CHECKS = {
     "open_background": check_background,
     "render": check_rendered,
 }
-"""Checks of the answers, by stage."""
+"""Checks of the replies of codec processes, by the name of the function in STAGES."""
 
 
 class SegmentPipeline:

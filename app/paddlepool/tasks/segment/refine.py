@@ -92,7 +92,7 @@ def guided_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def _apply(padded: Floats, pixels: Pixels, place: Tile, step: int, alpha: Pixels) -> None:
-    """Write the alpha of `place`.
+    """Apply the linear model to the colours of `place`, and write the result into `alpha`.
 
     `padded` is the model, extended on both axes by one block at the start and two at the end.
     """
@@ -136,7 +136,8 @@ def _around(marked: Pixels, margin: int) -> Tile | None:
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
     """Return the weight (rows, columns) of the mask's own value: 1 inside undecided regions.
 
-    Returns None if there is no such region.
+    Outside it falls to 0. An undecided region has values within UNDECIDED and is as broad as BROAD
+    says. Returns None if there is no such region.
     """
     radius = max(1, round(BROAD * max(mask.shape)))
     region = opened(cv2.inRange(mask, *UNDECIDED), 2 * radius + 1)
@@ -248,7 +249,10 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def unsure(level: Floats) -> Pixels:
-    """Return the band to solve (h, w): 1 at and near uncertain pixels and edges of the mask."""
+    """Return the band (h, w) in which alpha is solved: 1 near unsure pixels and edges of the mask.
+
+    Pixels are unsure if their value in `level` (h, w), the mask, is within SURE. All others are 0.
+    """
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.
     rises = cv2.morphologyEx((level > 0.5).astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3)))
@@ -276,7 +280,10 @@ def _reach(level: Floats) -> int:
 
 
 def broad(start: Floats, band: Pixels) -> Floats:
-    """Return the solution's weight (h, w): 0 outside the band and at sharp edges of `start`."""
+    """Return the solution's weight (h, w), up to 1: 0 outside the band and at sharp edges of alpha.
+
+    `start` is the alpha of `guided`. NARROW says which edges are sharp.
+    """
     radius = max(1, round(NARROW * max(start.shape)))
     side = 2 * radius + 1
     wide = opened(cv2.inRange(start, *SURE), side)
@@ -285,7 +292,7 @@ def broad(start: Floats, band: Pixels) -> Floats:
 
 
 def unexplained(model: ColourModel, alpha: Floats) -> Floats:
-    """Return the part of the alpha (h, w) that the colours do not explain.
+    """Return the difference of an alpha (h, w) from its linear model of the colours.
 
     This is the matting Laplacian, divided by the window's size, times the alpha.
     """

@@ -118,7 +118,7 @@ WITHOUT_LABELS = (
     *("crop", "refine", "threshold", "colours", "scale", "position", "shadow"),
     *("bg_color", "bg_blur", "crop_margin", "shadow_opacity"),
 )
-"""Options that have no effect on output=labels."""
+"""Options that have no effect on output=labels and are rejected with it."""
 
 
 class SegmentOptions(Options):

@@ -177,10 +177,11 @@ def _request_body() -> dict[str, Any]:
 
 
 def read_accept(header: str) -> tuple[bool, str | None]:
-    """Return whether JSON is wanted, and the preferred picture format, None if any will do.
+    """Return whether an Accept header prefers JSON, and its preferred picture format, if any.
 
-    Among equal q-values, JSON comes first, then the picture formats in the header's order. Types
-    that the server does not return, and those after the first MAX_RANGES, are ignored.
+    The format is None if the header has none, or prefers `*/*` or `image/*`. Among equal q-values,
+    JSON comes first, then the picture formats in the header's order. Types that the server does not
+    return, and those after the first MAX_RANGES, are ignored.
     """
     preferred = None
     json_quality = format_quality = open_quality = 0.0

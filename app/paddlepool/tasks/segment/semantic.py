@@ -44,10 +44,10 @@ class SemanticParameters(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """A semantic segmentation model. `output` is the name of the output with the labels.
+    """How a semantic segmentation model is used.
 
-    `operations` are those of `transforms.stages.prepare`. `classes` and `invert` are the arguments
-    of `masks.foreground_of`.
+    `operations` are the argument of `transforms.stages.prepare`, `classes` and `invert` those of
+    `masks.foreground_of`. `output` is the name of the output with the labels.
     """
 
     operations: list[list[Any]]

@@ -33,7 +33,10 @@ Result = tuple[Mapping[str, Any], Tensors]
 
 
 def _palette() -> bytes:
-    """Return PaddleX's colours: the bits of label + 1 go to red, green and blue in turn."""
+    """Return PaddleX's colours of the labels 0 to 255: red, green and blue, 768 bytes in all.
+
+    The bits of label + 1, lowest first, become those of red, green and blue in turn, highest first.
+    """
     colours = bytearray()
     for number in range(1, 257):
         bits = [(number >> place) & 1 for place in range(9)]
@@ -48,12 +51,13 @@ PALETTE = _palette()
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode `body` into the picture's memory, and make the network's `input` from it.
+    """Decode `body` into the picture's memory, and make the model's `input` from it.
 
-    The memory gets the picture with at most `most_pixels`, or nothing if _needs_pixels() is false.
-    meta: limits, network {size, mean, std} or {operations} of a semantic segmentation model,
-    most_pixels of the result or None, and the options. Raises InputError for a bad picture, and for
-    one that is too large for the network, the format or labels.
+    The memory gets the picture, shrunk to at most `most_pixels`, unless _needs_pixels() is false.
+    The reply has the `shape` of this picture, the number of `pixels` of the whole one, and seconds.
+    meta: the options, limits, network ({size, mean, std} of a matting model, or {operations} of a
+    semantic segmentation model), and most_pixels, the maximum of the result, or None. Raises
+    InputError for a bad picture, and for one that is too large for the model, the format or labels.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -94,9 +98,10 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
 
 
 def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode the background picture `body` into its own memory, reduced to the size it needs.
+    """Decode the background picture `body` into its own memory, shrunk as matte.reduced() does.
 
-    meta: limits, and shape of the first picture.
+    The reply is like that of open_picture(), without arrays. meta: limits, and the shape of the
+    first picture. Raises InputError for a bad picture.
     """
     started = time.perf_counter()
     picture = decode(arrays["body"].tobytes(), PictureLimits(**meta["limits"]))
@@ -111,12 +116,14 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Turn the model's output `mask`, which is finite, into the encoded result.
 
-    It is a mask (1, 1, h, w) of a matting model, else the labels or scores that pixel_labels()
-    reads. Returns the file as `image` and, if the option labels is set, the pixels as `labels`.
+    A matting model returns a mask (1, 1, h, w). Any other model returns labels or scores, a batch
+    of one of the outputs that pixel_labels() reads. The reply has the file as `image`, its size,
+    the foreground's `box` and the `confidence`. If the option `labels` is set, it also has the
+    pixels of the result as `labels`.
 
-    meta: shape of the picture and of the background (None without one), the options and limits,
-    and foreground, which is None for a matting model, else the arguments of foreground_of().
-    Raises OutputTooLarge as _compose() and encode() do, and ModelOutputInvalid for wrong labels.
+    meta: the options and limits, the `shape` of the picture, that of the `background` or None, and
+    `foreground`: None for a matting model, else the arguments of foreground_of(). Raises
+    OutputTooLarge as _compose() and encode() do, and ModelOutputInvalid for wrong labels.
     """
     started = time.perf_counter()
     if meta["foreground"] is None:
@@ -165,7 +172,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def _needs_pixels(meta: Mapping[str, Any], channels: int) -> bool:
-    """Return whether the result needs the picture's pixels.
+    """Return whether the result needs the pixels of a picture with so many `channels`.
 
     Labels and the unrefined mask of an opaque picture do not. Leaving the pixels out saves 3 MB per
     megapixel.
@@ -222,9 +229,10 @@ def _compose(
 ) -> tuple[Pixels, matte.Area]:
     """Return the result's pixels, and the foreground's area in the picture.
 
-    render() keeps no reference to `pixels`, so the picture is freed before the result is encoded.
-    Without a foreground, nothing is cropped or moved, and no shadow is drawn. Raises OutputTooLarge
-    if margins make the canvas larger than a picture, or a file of the format, may be.
+    The options of `meta` apply. Without a foreground, nothing is cropped or moved, and no shadow is
+    drawn. render() keeps no reference to `pixels`, so the picture is freed before the result is
+    encoded. Raises OutputTooLarge if margins make the canvas larger than a picture, or a file of
+    the format, may be.
     """
     alpha = _alpha(pixels, matte.normalise(mask), meta)
     subject = matte.box_of(alpha)

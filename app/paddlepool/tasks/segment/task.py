@@ -1,4 +1,4 @@
-"""The declaration of this task."""
+"""The declaration of the task `segment`."""
 
 from paddlepool.tasks.segment.pipeline import SegmentPipeline, mask_agreement, mask_slices
 from paddlepool.tasks.segment.request import SegmentSettings, tensors

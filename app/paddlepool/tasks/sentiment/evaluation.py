@@ -39,7 +39,10 @@ BINS = 15
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Quality of the predictions for `texts` texts; `f1` is by label. Figures are from 0 to 1."""
+    """Quality of the predictions for `texts` texts. All other figures are from 0 to 1.
+
+    `f1` has the F1 of each label, `macro_f1` is their mean; `ece` is the calibration_error().
+    """
 
     texts: int
     accuracy: float
@@ -49,7 +52,10 @@ class Quality:
 
 
 def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Quality:
-    """Compare probabilities [n, classes] with the true class numbers [n]; n is at least 1."""
+    """Compare probabilities [n, classes] with the true class numbers [n]; n is at least 1.
+
+    The F1 of a class that is neither predicted nor true for any text is 0.
+    """
     guesses = probabilities.argmax(axis=1)
     f1 = {}
     for number, name in enumerate(labels):
@@ -65,9 +71,9 @@ def measure(probabilities: Floats, truth: Ints, *, labels: Sequence[str]) -> Qua
 
 
 def calibration_error(probabilities: Floats, truth: Ints) -> float:
-    """Return the expected calibration error (ECE) over BINS bins of the top score.
+    """Return the expected calibration error (ECE) over BINS equal bins of the top score.
 
-    It is the gap between mean top score and accuracy in each bin, averaged over all texts.
+    It is the gap between the mean top score and the accuracy of a bin, averaged over all texts.
     """
     top, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == truth
     slot = np.minimum((top * BINS).astype(int), BINS - 1)
@@ -78,18 +84,18 @@ def calibration_error(probabilities: Floats, truth: Ints) -> float:
 def text_key(text: str) -> str:
     """Return a key that copies of a post share: its letters and digits, in lower case and NFKC.
 
-    The key of a text without letters and digits is the text itself.
+    The key of a text without letters and digits is the text without surrounding white space.
     """
     return re.sub(r"[\W_]+", "", unicodedata.normalize("NFKC", text).lower()) or text.strip()
 
 
 SPLITS = ("usual", "virus")
 BENCHMARK = "妈妈说想和我聊天，她一定是有难过的事了。。。我要上课，所以我好难过。。"
-"""From the benchmark published with Paddle's BERT deployment; its label is sad."""
+"""A text of the benchmark published with Paddle's BERT deployment; its label is sad."""
 
 
 class Posts(NamedTuple):
-    """Texts with their class numbers; `fresh` is True for texts that are no training posts."""
+    """Texts with their class numbers; `fresh` is True for each text that is no training post."""
 
     name: str
     texts: Sequence[str]
@@ -98,9 +104,9 @@ class Posts(NamedTuple):
 
 
 class _TextJobs:
-    """Turns texts into jobs with the tokenizer of one model version, as in serving.
+    """Turns texts into jobs with the tokenizer of one model version, as the server does.
 
-    Raises ConfigError as read_parameters() and open_tokenizer() do.
+    Constructing one raises ConfigError as read_parameters() and open_tokenizer() do.
     """
 
     def __init__(self, info: ServedModelInfo) -> None:
@@ -108,16 +114,17 @@ class _TextJobs:
         self._tokenizer = open_tokenizer(info, self._parameters)
 
     def _jobs(self, texts: Sequence[str]) -> list[tuple[int, Tensors]]:
-        """Return the number of tokens of each text, and its job."""
+        """Return the number of tokens and the job of each text; a job has one row."""
         parameters = self._parameters
         tokenised = tokenise(texts, self._tokenizer, lengths=parameters.lengths())
         return [(text.tokens, tensors_of([text], pad_id=parameters.pad_id)) for text in tokenised]
 
 
 class SentimentQuality(_TextJobs):
-    """Measures a model on labelled posts.
+    """Measures a model on the posts of SMP2020-EWECT, and on files of labelled texts.
 
-    Raises ConfigError without them, or if one has a label that the model lacks.
+    Constructing one raises ConfigError if the posts or a file are missing or damaged, if a label is
+    not one of the model's, or if the model does not fit the task.
     """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
@@ -207,7 +214,7 @@ class SentimentQuality(_TextJobs):
         return Findings(tables=tuple(tables), notes=tuple(notes))
 
     def _scores(self, texts: Sequence[str], predictor: EvaluationPredictor, what: str) -> Floats:
-        """Return scores [texts, labels], computed as in serving."""
+        """Return scores [texts, labels], computed as the server does."""
         outputs = predictor.run([job for _, job in self._jobs(texts)], what=what)
         logits = np.concatenate([output[self._output] for output in outputs])
         return np.array([softmax(row) for row in logits.tolist()])
@@ -215,7 +222,7 @@ class SentimentQuality(_TextJobs):
 
 SENTENCE = "今天加班到很晚才回家，楼下的小店居然还亮着灯，老板笑着问我要不要来一碗热汤面。"
 CHARACTERS = (6, 12, 20, 28, 40, 56, 80, 120, 160)
-"""Lengths of the texts that are compared by default. Most are short, as posts are."""
+"""Lengths of the default samples in characters. Most are short, as posts are."""
 
 
 class LabelComparison(_TextJobs):
@@ -226,12 +233,11 @@ class LabelComparison(_TextJobs):
     agreement = staticmethod(label_agreement)
 
     def samples(self, files: Sequence[Path]) -> list[tuple[str, Tensors]]:
-        """Return a sample for each line of the files that has text.
+        """Return a name and a job of one row for each line of the files that is not blank.
 
-        In a .jsonl file, each line is an object and the text is its member `text`.
-
-        Raises ConfigError for a file that cannot be read or has another line, and InputError if a
-        text is not accepted.
+        The line is the text; in a .jsonl file, it is an object with the text as its member `text`.
+        Raises ConfigError for a file that cannot be read or has another line, and InputError if
+        there is no text or a text is not accepted.
         """
         texts: list[str] = []
         for file in files:

@@ -74,7 +74,7 @@ class SentimentOptions(Options):
 
 
 class TextRequest(NamedTuple):
-    """Texts that passed check_texts(), and the options of their scores.
+    """Texts that passed check_texts(), and how they are answered.
 
     Each text gets at most `top_k` labels; None means all. Without `truncate`, a text that the model
     would truncate is rejected.
@@ -86,9 +86,10 @@ class TextRequest(NamedTuple):
 
 
 def check_texts(texts: Sequence[str], *, limits: SentimentSettings) -> None:
-    """Raise TooManyInputs, TextTooLong, TextEmpty, or InvalidParameter for a lone surrogate.
+    """Check the texts of a request before they are tokenised.
 
-    TextEmpty is raised if there is no text, or one without visible characters.
+    Raises TooManyInputs or TextTooLong above the `limits`, TextEmpty if there is no text or one
+    without visible characters, and InvalidParameter for a lone surrogate.
     """
     if len(texts) > limits.text_max_inputs:
         raise errors.TooManyInputs(
@@ -145,12 +146,15 @@ class Parameters(BaseModel):
         return self
 
     def lengths(self) -> tuple[int, ...]:
-        """The lengths to which texts are padded: buckets below `max_tokens`, and `max_tokens`."""
+        """Return the lengths to which texts are padded: smaller buckets, then `max_tokens`."""
         return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Read the parameters. Raises ConfigError if they are wrong or do not fit the tensors."""
+    """Read `[parameters]` of the model.
+
+    Raises ConfigError if they are wrong, or if the model's inputs and outputs do not fit the task.
+    """
     parameters = parse_parameters(info, Parameters)
     names = tuple(sorted(spec.name for spec in info.inputs))
     if names != MODEL_INPUTS or any(spec.dtype != "int64" for spec in info.inputs):
@@ -174,7 +178,7 @@ def read_parameters(info: ServedModelInfo) -> Parameters:
 class Tokenised(NamedTuple):
     """One tokenised text: the `ids` of its tokens, which tensors_of() pads to the length `bucket`.
 
-    Markers such as [CLS] are among the `ids`, and `tokens` counts them.
+    The ids include markers such as [CLS]; `tokens` is the number of ids.
     """
 
     ids: Sequence[int]
@@ -207,9 +211,9 @@ def open_tokenizer(info: ServedModelInfo, parameters: Parameters) -> Tokenizer:
 
 @lru_cache(maxsize=4)
 def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
-    """Build one tokenizer for all versions with the same file and `max_tokens`.
+    """Return the tokenizer for the text of a tokenizer.json, the same for equal arguments.
 
-    Building holds the interpreter lock.
+    The last four are kept, because building one holds the interpreter lock.
     """
     tokenizer = Tokenizer.from_str(text)
     tokenizer.no_padding()
@@ -221,10 +225,10 @@ def _tokenizer(text: str, max_tokens: int) -> Tokenizer:
 def tokenise(
     texts: Sequence[str], tokenizer: Tokenizer, *, lengths: Sequence[int], truncate: bool = True
 ) -> tuple[Tokenised, ...]:
-    """Tokenise each text into the smallest of the ascending `lengths` that holds its tokens.
+    """Tokenise texts; the bucket of each is the smallest of the rising `lengths` that holds it.
 
-    Raises TextEmpty if a text has no characters that the model can read, and, unless `truncate` is
-    set, TextTooLong if a text has more tokens than the tokenizer's maximum.
+    A text with more tokens than the tokenizer's maximum is truncated. Raises TextTooLong for it
+    instead if `truncate` is false, and TextEmpty if the model can read no character of a text.
     """
     markers = tokenizer.num_special_tokens_to_add(False)
     tokenised = []
@@ -252,7 +256,7 @@ def tokenise(
 
 
 def tensors_of(texts: Sequence[Tokenised], *, pad_id: int) -> Tensors:
-    """Return texts of one bucket as int64 [texts, bucket] tensors."""
+    """Return the model's inputs for texts of one bucket: int64 tensors [texts, bucket]."""
     input_ids = np.array([[*text.ids, *[pad_id] * text.padding] for text in texts], np.int64)
     attention_mask = np.zeros(input_ids.shape, np.int64)
     for row, text in enumerate(texts):
@@ -269,7 +273,10 @@ class Score(NamedTuple):
 
 
 def softmax(logits: Sequence[float]) -> list[float]:
-    """Return the probabilities of one text. For so few numbers, NumPy's calls would take longer."""
+    """Return the probabilities for the logits of one text.
+
+    For so few numbers, NumPy would take longer.
+    """
     most = max(logits)
     powers = [math.exp(logit - most) for logit in logits]
     total = sum(powers)
@@ -285,13 +292,13 @@ def rank(
 
 
 def label_agreement(outputs: Tensors, expected: Tensors) -> float:
-    """Return the share of texts that get the same label; logits are (texts, labels)."""
+    """Return the share of texts with equal labels in two outputs, logits (texts, labels)."""
     [logits], [reference] = outputs.values(), expected.values()
     return float(np.mean(logits.argmax(axis=-1) == reference.argmax(axis=-1)))
 
 
 def label_slices(info: ServedModelInfo) -> Slices:
-    """Return a function that names the best label of each text.
+    """Return a function that returns the best label of each text in a model's outputs.
 
     Raises ConfigError as read_parameters() does.
     """
@@ -305,7 +312,8 @@ def label_slices(info: ServedModelInfo) -> Slices:
 
 
 MAX_PENDING = 64
-"""Maximum requests that wait for the tokenizer. The longest request takes it less than 0.1 s."""
+"""Maximum requests of a model that wait for its tokenizer, which takes less than 0.1 s for the
+longest one."""
 
 SHORT_CHARACTERS = 1_536
 """Requests of up to this many characters in total are tokenised on the event loop, which takes a
@@ -320,7 +328,7 @@ class TextScores(NamedTuple):
 
 
 TextJobs = tuple[Sequence[Tokenised], Sequence[int], Sequence[Tensors]]
-"""The texts, their positions in the order of the jobs' rows, and the jobs."""
+"""The texts, the position of the text in each row of the jobs, and the jobs."""
 
 
 class SentimentPipeline:
@@ -341,9 +349,10 @@ class SentimentPipeline:
     async def run(self, payload: TextRequest, context: RequestContext) -> tuple[TextScores, ...]:
         """Return the scores of each text, and subtract the texts from the caller's quota.
 
-        Raises TextEmpty, TextTooLong, DeadlineExceeded, Overloaded if too many requests wait for
-        the tokenizer, QuotaExceeded, the errors of RequestContext.infer(), and ModelOutputInvalid
-        if the scores have a wrong shape.
+        Short requests are tokenised on the event loop, others in a thread. Raises TextEmpty,
+        TextTooLong, DeadlineExceeded, Overloaded if too many requests wait for the tokenizer,
+        QuotaExceeded, the errors of RequestContext.infer(), and ModelOutputInvalid if the model's
+        output has a wrong shape.
         """
         CALLER.get().spend("texts", len(payload.texts))
         if sum(map(len, payload.texts)) <= SHORT_CHARACTERS:
@@ -369,7 +378,7 @@ class SentimentPipeline:
             return tuple(value)
 
     def close(self) -> None:
-        """Do nothing: the executor belongs to the server."""
+        """Do nothing: the executor is shared and belongs to `paddlepool.main`."""
 
     async def _tokenise_in_thread(self, payload: TextRequest, context: RequestContext) -> TextJobs:
         if self._pending >= MAX_PENDING:
@@ -386,9 +395,9 @@ class SentimentPipeline:
             self._pending -= 1
 
     def _tokenise(self, payload: TextRequest, context: RequestContext) -> TextJobs:
-        """Tokenise the texts, and make jobs of at most `max_rows`, the shortest bucket first.
+        """Tokenise the texts, and make jobs of at most `max_rows` texts, the shortest bucket first.
 
-        Raises DeadlineExceeded, and as tokenise() does.
+        Raises DeadlineExceeded if the deadline has passed, and the errors of tokenise().
         """
         if time.monotonic() >= context.deadline:
             raise errors.DeadlineExceeded("the deadline passed before the text was tokenised")

@@ -144,9 +144,10 @@ async def classify_sentiment(
 
 
 async def classify(services: Services, request: TextRequest, routing: Routing) -> RequestOutput:
-    """Check and classify the texts, and count their padding; every format but `/v2` calls this.
+    """Check and classify texts, and count their padding for /metrics.
 
-    Raises the errors of check_texts() and DataPlane.run().
+    Every format of requests but `/v2` calls this. Raises the errors of check_texts() and
+    DataPlane.run().
     """
     settings = services.settings
     check_texts(request.texts, limits=settings.of(SentimentSettings))
@@ -177,7 +178,10 @@ NO_PARAMETERS = SentimentParameters()
 
 
 def _in_one_place(routing: Routing, parameters: SentimentParameters) -> Routing:
-    """Merge the query with `parameters`. Raises InvalidParameter for a name that is in both."""
+    """Return the routing of the query, completed by that of the JSON's `parameters`.
+
+    Raises InvalidParameter for a name that is in both.
+    """
     named = {name: value for name in ROUTING if (value := getattr(parameters, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:

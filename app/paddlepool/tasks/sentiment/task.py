@@ -1,4 +1,4 @@
-"""The declaration of the task for the server and the offline commands."""
+"""The declaration of the task `sentiment`."""
 
 from paddlepool.tasks.sentiment.pipeline import (
     SentimentPipeline,
