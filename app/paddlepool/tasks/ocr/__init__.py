@@ -1,6 +1,7 @@
 """The task of `POST /ocr`: pictures in, lines of text with scores and corners out.
 
-`request` reads a request's options, `paddlex` the requests of PaddleX's clients. `pipeline`
-connects the detector and the recogniser, `stages` are its calls into codec processes, `crops` the
-geometry of lines, `router` is the endpoint, and `task` declares the task.
+`request` has the options, and `paddlex` translates requests of PaddleX's clients. `pipeline` reads
+the pages of a request one by one, each with a `reader`, with the models of `parts`. `stages` are
+the calls into codec processes, and `crops` is the geometry of lines. `router` is the endpoint,
+`evaluation` serves the offline commands, and `task` declares the task.
 """

@@ -1,4 +1,4 @@
-"""The line of text in a box: its size, its pixels, and the tensors of a batch of lines.
+"""Cuts lines of text out of a picture and makes the recogniser's inputs from them.
 
 The roundings are those of PaddleX 3.7.2 (`inference/pipelines/components/common/crop_image_regions`
 and `inference/models/text_recognition`).
@@ -17,11 +17,11 @@ from paddlepool.tasks.transforms.preprocess import MOST_LINE_WIDTH
 from paddlepool.tasks.transforms.stages import prepare
 
 UPRIGHT = 1.5
-"""A crop whose height is at least this multiple of its width is turned: its text is vertical."""
+"""A crop is turned, as vertical text, if its height is at least its width times this."""
 
 
 class Crop(NamedTuple):
-    """The rectangle of a box, corners (4, 2) clockwise from the top left, and its size."""
+    """The rectangle around a box: corners (4, 2) clockwise from the top left, size in pixels."""
 
     corners: Floats
     width: int
@@ -32,10 +32,9 @@ class Crop(NamedTuple):
         return self.height >= UPRIGHT * self.width
 
     def input_width(self, tall: int, least: int) -> int:
-        """Return the width that this line needs in the recogniser's input.
+        """Return the width that this line needs in the recogniser's input, up to MOST_LINE_WIDTH.
 
-        `tall` is the height of the input in pixels, `least` its minimum width. The result is at
-        most MOST_LINE_WIDTH.
+        `tall` is the height of the input in pixels, `least` its minimum width.
         """
         width, height = (self.height, self.width) if self.is_upright else (self.width, self.height)
         return min(int(tall * max(least / tall, width / height)), MOST_LINE_WIDTH)
@@ -49,9 +48,9 @@ def crop_of(box: NDArray[Any]) -> Crop:
 
 
 def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
-    """Return the pixels of a crop as an upright rectangle.
+    """Return the pixels of a crop (height, width, 3), straightened to a rectangle.
 
-    A crop that `is_upright` is turned by 90 degrees anticlockwise.
+    If it `is_upright`, it is also turned by 90 degrees anticlockwise.
     """
     width, height = crop.width, crop.height
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
@@ -65,12 +64,12 @@ def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
 def line_tensors(
     picture: Pixels, boxes: Corners, widths: Sequence[int], operations: Sequence[Sequence[Any]]
 ) -> dict[int, Floats]:
-    """Return the recogniser's inputs by width: lines of equal width share one tensor.
+    """Cut lines out of a picture; return the recogniser's inputs by their width.
 
-    `widths` has the width of the input for each box. A tensor (lines, 3, height, width) has its
-    lines in the order of the boxes; a narrower line is followed by zeros on its right. Zeros that
-    an operation appends beyond that width are cut off. `operations` are those of
-    `InferenceConfig.as_meta()`.
+    `widths` has the width of the input for each box; boxes with equal widths share one tensor
+    (lines, 3, height, width), in the order of the boxes. To the right of a narrower line are zeros.
+    Zeros that an operation appends beyond the width are cut off. `operations` are the recogniser's,
+    as `InferenceConfig.as_meta()` returns them.
     """
     rows: dict[int, list[Floats]] = {}
     for box, width in zip(boxes, widths, strict=True):

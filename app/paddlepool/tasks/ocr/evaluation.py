@@ -1,4 +1,4 @@
-"""The quality of reading text, on pictures whose lines are known, for `models verify --quality`."""
+"""Measures how well text is read, on pictures with known lines, for `models verify --quality`."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.evidence.quality.ports import Findings, Source, Table, Value, folder, read_bytes
 
 OVERLAP = 0.5
-"""Least intersection over union of two boxes of one line, as in the ICDAR competitions."""
+"""Two boxes are of one line from this intersection over union on, as in ICDAR's competitions."""
 COLUMNS = ("pictures", "lines", "lines found", "line precision", "found", "precision")
 
 
@@ -26,10 +26,11 @@ class Line(NamedTuple):
 
 
 class OcrQuality:
-    """Measures how much of known pages is read.
+    """Measures how much of the text on known pages is read.
 
     The folder `ocr` of the data has `images/`, and JSON files that map names of pictures to lines:
     `{"a.jpg": [{"text": "…", "box": [x, y, x, y, x, y, x, y]}]}`. A box may also be four pairs.
+    `samples` has the bytes of each picture by name.
     """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
@@ -48,7 +49,10 @@ class OcrQuality:
         }
 
     def measure(self, answers: Mapping[str, Any]) -> Findings:
-        """Compare the answers to the samples, by name, with each file of known lines."""
+        """Compare the answers to all samples with the known lines; return a row for each JSON file.
+
+        `answers` has the result of OcrPipeline.answer_of() by the name of the sample.
+        """
         read = {name: lines_of(entries) for name, entries in answers.items()}
         rows = [(stem, _figures(pages, read)) for stem, pages in self._pages.items()]
         table = Table(
@@ -64,7 +68,10 @@ class OcrQuality:
 def _figures(
     pages: Mapping[str, Sequence[Line]], read: Mapping[str, Sequence[Line]]
 ) -> tuple[Value, ...]:
-    """Return the values of COLUMNS. An empty page that is read as empty costs nothing."""
+    """Return the values of COLUMNS for the known lines of `pages` and the lines `read`, by name.
+
+    A share is 1 if there is nothing that it could be a share of.
+    """
     lines = right = own_lines = known = found = own = 0
     for name, expected in pages.items():
         lines, own_lines = lines + len(expected), own_lines + len(read[name])
@@ -79,7 +86,10 @@ def _figures(
 
 
 def _pairs(expected: Sequence[Line], read: Sequence[Line]) -> int:
-    """Return how many lines have a partner: each is in one pair, those that overlap most first."""
+    """Return the number of pairs of an expected line and a read line that overlap enough (OVERLAP).
+
+    A line is in one pair at most. Those that overlap most are paired first.
+    """
     if not expected or not read:
         return 0
     overlaps = _overlaps(*(np.array([line.box for line in lines]) for lines in (expected, read)))
@@ -92,7 +102,7 @@ def _pairs(expected: Sequence[Line], read: Sequence[Line]) -> int:
 
 
 def _overlaps(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
-    """Return intersection over union of each of two lists of rectangles, (n, 4) and (m, 4)."""
+    """Return the intersection over union (n, m) of rectangles (n, 4) with rectangles (m, 4)."""
     low = np.maximum(first[:, None, :2], second[None, :, :2])
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
     common = np.clip(high - low, 0, None).prod(axis=2)
@@ -104,14 +114,15 @@ def _overlaps(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def characters(texts: Iterable[str]) -> Counter[str]:
-    """Count the characters of all texts, in lower case and without spaces."""
+    """Count each character of all texts, in lower case and without white space."""
     return Counter("".join("".join(text.split()) for text in texts).lower())
 
 
 def lines_of(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Convert each entry to a Line.
 
-    An entry has `text` and `box`, the corners: [x, y] pairs, or a flat list x, y, x, y, …
+    An entry has `text` and `box`, the corners: [x, y] pairs, or a flat list x, y, x, y, … Raises
+    ValueError, TypeError or KeyError for another entry.
     """
     lines = []
     for entry in entries:

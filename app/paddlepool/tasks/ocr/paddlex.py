@@ -1,4 +1,4 @@
-"""Requests and replies of PaddleX's basic serving, pipeline OCR, in terms of this task.
+"""Translates requests and replies of PaddleX's basic serving, pipeline OCR.
 
 Fields follow `paddlex/inference/serving/schemas/ocr.py` of PaddleX 3.7.2.
 """
@@ -19,10 +19,11 @@ UNSUPPORTED = {
 
 
 def options_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of an OcrRequest for PaddleX's fields. Unknown fields are ignored.
+    """Return the options of an OcrRequest for the fields of PaddleX's request.
 
-    As in PaddleX, 0 means the default. A `textDetLimitSideLen` from 1 to 31 counts as 32. Raises
-    InvalidParameter for a wrong or unsupported value.
+    Other fields are ignored. As in PaddleX, null and 0 stand for the default. A
+    `textDetLimitSideLen` from 1 to 31 counts as 32. Raises InvalidParameter for a wrong or
+    unsupported value.
     """
     kind = document.get("fileType")
     if kind == PDF and kind is not None and kind is not False:
@@ -58,7 +59,7 @@ def document_of(
 ) -> dict[str, Any]:
     """Return PaddleX's reply to the request `document`; its members for pictures are null.
 
-    `log_id` is used if the request has no `logId`.
+    `log_id` is used if the request has no `logId`; `min_score` is repeated in the reply.
     """
     turn = document.get("useDocOrientationClassify") is True
     text = document.get("logId")
@@ -120,7 +121,7 @@ def _pruned(page: Page, *, turn: bool, min_score: float) -> dict[str, Any]:
 
 
 def _number(document: Mapping[str, Any], name: str, most: float) -> float | None:
-    """Return the field `name`, a number up to `most`; None for 0 and null.
+    """Return the field `name`, a number up to `most`; None if it is 0, null or missing.
 
     Raises InvalidParameter for another value.
     """

@@ -28,10 +28,8 @@ ANGLES = {"0", "90", "180", "270"}
 class Parameters(BaseModel):
     """`[parameters]` of the composed model; None stands for the value of the detector's file.
 
-    `most_side` limits the sides of the detector's input, on which the memory of a run depends.
-    `widths` decides to which width a line is padded. "steps": by at least 32 pixels to a multiple
-    of 64, so that the lines of all requests share few shapes. "paddlex": to the least width of the
-    recogniser's file, and to the widest of six lines of its page.
+    `most_side` limits the sides of the detector's input, on which the memory of a run depends; see
+    within(). `widths` decides to which width a line is padded; see padded().
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,10 +51,18 @@ class Part(NamedTuple):
 
 
 class Parts:
-    """The parts of a composed model; without the part `orient`, `orienter` is None."""
+    """The parts of a composed model, with what their files say about them.
+
+    `boxes` are the fields of the detector's BoxesFromMap. `line_height` and `least_width` are those
+    of the recogniser's input in pixels, `characters` its characters by class number. `orienter` is
+    None without the part `orient`, else `angles` has the degrees by class number.
+    """
 
     def __init__(self, info: ServedModelInfo) -> None:
-        """Read the files. Raises ConfigError if one is missing or does not fit the task."""
+        """Read the parts' inference.yml and the composed model's `[parameters]`.
+
+        Raises ConfigError if a file is missing, or if a file or parameter does not fit the task.
+        """
         self.parameters = parse_parameters(info, Parameters)
         self.detector = _read(info.parts[DETECT], BoxesFromMap)
         _parameters(self.detector, DetResizeForTest)
@@ -80,8 +86,8 @@ class Parts:
     def detection(self, payload: OcrRequest) -> dict[str, Any]:
         """Return the parameters of the detection: the request's, else the model's, else the file's.
 
-        These are limit, limit_type, thresh, box_thresh, unclip_ratio, most_side and those of
-        BoxesFromMap. If the request has a limit without a type, it limits the longest side.
+        These are limit, limit_type, thresh, box_thresh, unclip_ratio, most_side and the other
+        fields of BoxesFromMap. A limit that a request has without a type limits the longest side.
         """
         resize = _parameters(self.detector, DetResizeForTest)
         own = {"limit": resize.limit_side_len, "limit_type": resize.limit_type, **self.boxes}

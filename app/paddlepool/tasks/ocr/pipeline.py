@@ -26,11 +26,12 @@ RGB = 3
 SIMILAR = 0.95
 """Least share of equal characters in a self-test's answer, and of boxes near the expected ones."""
 NEAR = 16
-"""Maximum distance, in pixels, of corners that are near. bfloat16 moves some as far as that."""
+"""Boxes are near if no coordinate of a corner differs by more pixels. bfloat16 moves some so far.
+"""
 
 
 def _check_pages(count: int, *, png: bool) -> None:
-    """Raise InvalidParameter for several pages with `png`, TooManyInputs beyond MOST_PAGES."""
+    """Raise InvalidParameter for several pages if `png`, and TooManyInputs above MOST_PAGES."""
     if png and count > 1:
         raise InvalidParameter(
             f"format=png draws one page, received {count}",
@@ -50,7 +51,7 @@ class OcrPipeline:
     """Implements ComposedPipeline; a payload is an OcrRequest, a value an OcrResult."""
 
     def __init__(self, info: ServedModelInfo, *, codecs: Codecs) -> None:
-        """Read the files of the parts. Raises ConfigError if they do not fit the task."""
+        """Read the parts' files. Raises ConfigError as Parts() does."""
         self._parts = Parts(info)
         self._codecs = codecs
         codecs.pool.checks |= {f"{STAGES}:{stage}": check for stage, check in CHECKS.items()}
@@ -58,8 +59,9 @@ class OcrPipeline:
     async def run(self, payload: OcrRequest, context: RequestContext) -> OcrResult:
         """Read the pages of the pictures one after another; one page is in memory at a time.
 
-        Raises InputError for a bad picture or option, or too many pages, Overloaded, QuotaExceeded,
-        OSError, and the errors of CodecPool.submit() and RequestContext.infer().
+        Raises InputError for a bad picture, an option that the model does not support, or too many
+        pages. Also raises Overloaded, QuotaExceeded, OSError, and the errors of CodecPool.submit()
+        and RequestContext.infer().
         """
         if payload.orientation and self._parts.orienter is None:
             raise InvalidParameter(
@@ -100,7 +102,7 @@ class OcrPipeline:
         return OcrResult(pages=tuple(pages), image=image)
 
     def payload_of(self, sample: bytes) -> OcrRequest:
-        """Return the request for a sample, which is a picture."""
+        """Return the request with default options for a sample, the bytes of a picture."""
         return OcrRequest(pictures=(sample,))
 
     def answer_of(self, value: OcrResult) -> list[dict[str, Any]]:
@@ -112,10 +114,10 @@ class OcrPipeline:
         ]
 
     def check(self, answer: Any, expected: Any) -> None:
-        """Compare the texts by their characters, and the boxes by the distance of their corners.
+        """Raise BackendError if an answer of answer_of() differs too much from the expected one.
 
-        A lower precision changes a few of them. Raises BackendError if the share of equal
-        characters, or of expected boxes with a box near them, is below SIMILAR.
+        That is so if the share of equal characters, or of expected boxes with a box near them
+        (NEAR), is below SIMILAR. A lower precision changes a few.
         """
         text, wanted = ("\n".join(line["text"] for line in lines) for lines in (answer, expected))
         similar = difflib.SequenceMatcher(None, text, wanted, autojunk=False).ratio()

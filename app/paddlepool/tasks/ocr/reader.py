@@ -1,4 +1,4 @@
-"""Reads one page: decodes the picture, finds its lines, and reads them a portion at a time."""
+"""Reads one page: decodes the picture, finds its lines, and reads them in portions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -24,12 +24,14 @@ from paddlepool.tasks.transforms.labels import Text, text_from_best, text_from_c
 
 STAGES = "paddlepool.tasks.ocr.stages"
 STEP = 64
-"""Lines are padded to a multiple of this width, so that batches share few shapes."""
+"""Lines are padded to a multiple of this width, so that the lines of all requests have few shapes.
+"""
 MARGIN = 32
 """Minimum width of the padding: without any, the last character of a line is often misread."""
 PADDLEX_LINES = 6
+"""Number of lines that PaddleX pads to one width."""
 LINE_BYTES = 8 << 20
-"""Maximum bytes of the lines that are cut at a time; one line has at most 1.9 MB."""
+"""Maximum bytes of the recogniser's inputs in one portion; one line has at most 1.9 MB."""
 
 # Checks of the answers of codec processes (paddlepool.engine.process.replies.Check): names, types,
 # shapes and sizes. RequestContext.infer() checks the models' inputs.
@@ -90,7 +92,7 @@ CHECKS = {
     "cut_lines": check_cut,
     "draw_lines": check_drawn,
 }
-"""Checks of the answers, by stage."""
+"""Checks of the replies of codec processes, by the name of the function in STAGES."""
 
 
 class PageReader:
@@ -110,12 +112,12 @@ class PageReader:
         self._detection = parts.detection(payload)
 
     async def open(self, body: bytes, place: int = 0) -> list[int]:
-        """Decode a page of a picture, turn it upright if asked to, and make the detector's input.
+        """Decode a page of a picture, turn it upright if the request says so, and prepare read().
 
         Counts the page against the memory for pictures and the caller's quota. For `place` 0,
-        returns the places in the file of the pages to read, at most MOST_PAGES + 1; else no places.
-        Raises InputError for a bad picture, Overloaded, QuotaExceeded, and the errors of
-        CodecPool.submit() and RequestContext.infer().
+        returns pages_of() the picture, at most MOST_PAGES + 1 or, with `first_page`, one; else an
+        empty list. Raises InputError for a bad picture, Overloaded, QuotaExceeded, and the errors
+        of CodecPool.submit() and RequestContext.infer().
         """
         orienter = self._parts.orienter if self._payload.orientation else None
         detect = self._detector_meta()
@@ -140,7 +142,7 @@ class PageReader:
         return places
 
     async def read(self) -> Page:
-        """Find the lines and read them. Call open() first, and read() only once.
+        """Find the lines of the page and read them. Call open() before, and this only once.
 
         Raises the errors of CodecPool.submit() and RequestContext.infer().
         """
@@ -174,7 +176,7 @@ class PageReader:
         )
 
     async def draw(self) -> bytes:
-        """Return the picture with its boxes as a PNG. Call read() first.
+        """Return the page as a PNG, with the boxes of all lines drawn on it. Call read() before.
 
         Raises the errors of CodecPool.submit().
         """
@@ -183,9 +185,10 @@ class PageReader:
         return reply.arrays["image"].tobytes()
 
     async def _texts(self, places: Sequence[int], widths: list[int]) -> list[Text]:
-        """Cut out the lines with these indices, and return their texts in the same order.
+        """Cut out the lines with the indices `places`, and return their texts in the same order.
 
-        Lines of equal width must follow each other.
+        `widths` are those of their inputs; equal widths must follow each other. Waits for the
+        recogniser.
         """
         recogniser = self._parts.recogniser
         meta = {
@@ -226,7 +229,7 @@ class PageReader:
         *,
         crash_error: type[PaddlepoolError] = WorkerCrashed,
     ) -> Reply:
-        """Run a stage in a codec process. All stages but the first are urgent calls."""
+        """Run a function of `stages` in a codec process. All but open_page() are urgent calls."""
         reply = await self._codecs.pool.submit(
             f"{STAGES}:{stage}",
             meta,
@@ -241,7 +244,11 @@ class PageReader:
 
 
 def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[Any]:
-    """Return the width to which each line is padded; `kind` is `Parameters.widths`."""
+    """Return the width to which each line is padded; `kind` is `Parameters.widths`.
+
+    For "steps", MARGIN is added and the sum rounded up to a multiple of STEP. For "paddlex", the
+    lines are sorted by width, and PADDLEX_LINES of them at a time get the width of the widest.
+    """
     if kind == "steps":
         return -(-(widths + MARGIN) // STEP) * STEP
     result = np.empty_like(widths)
@@ -253,9 +260,10 @@ def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[A
 
 
 def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
-    """Yield the indices of the lines, narrowest first, in portions of at most LINE_BYTES.
+    """Yield lists of indices of lines, narrowest line first, each of at most LINE_BYTES.
 
-    `bytes_a_column` is the size of a line one pixel wide. A larger line is a portion of its own.
+    `bytes_a_column` is the size in bytes of a line one pixel wide. A line of more than LINE_BYTES
+    is a list of its own.
     """
     portion: list[int] = []
     size = 0
@@ -271,7 +279,11 @@ def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
 
 
 def read_texts(outputs: Sequence[Tensors], characters: Sequence[str]) -> list[Text]:
-    """Return the text of each line, from the scores of all classes or from the best classes."""
+    """Return the text of each line in the recogniser's outputs, in their order.
+
+    An output has the scores of all classes (lines, steps, classes), or the best class of each step
+    and its score, both (lines, steps).
+    """
     texts: list[Text] = []
     for output in outputs:
         scores, *classes = sorted(output.values(), key=lambda array: array.dtype.kind)

@@ -50,8 +50,9 @@ OPTIONS = schemas(OcrOptions)
 class OcrRequest(OcrOptions):
     """Pictures and options, including options that only PaddleX's requests have.
 
-    None stands for the model's own value. `limit_type` decides what `limit` means (docs/ocr.md).
-    With `first_page`, the further pages of a TIFF are ignored.
+    None stands for the model's own value. `limit_type` says what `limit` means: `min`, a lower
+    limit for the shorter side, or `max`, an upper limit for the longer side. A `limit` without a
+    type is a `max`. With `first_page`, the further pages of a TIFF are ignored.
     """
 
     pictures: Annotated[tuple[bytes, ...], Field(min_length=1, max_length=MOST_PICTURES)]
@@ -75,9 +76,9 @@ class Line:
 class Page:
     """A page: its lines in reading order, with corners in pixels of the upright picture.
 
-    The picture was turned by `angle` degrees anticlockwise to make it upright. `lines` contains the
-    lines with at least the request's `min_score`, `boxes` the corners of all lines. `detection` has
-    the parameters with which the boxes were found.
+    `width` and `height` are those of the upright picture, which was turned by `angle` degrees
+    anticlockwise to make it so. `lines` contains the lines with at least the request's `min_score`,
+    `boxes` the corners of all lines. `detection` is the result of Parts.detection().
     """
 
     width: int
@@ -97,7 +98,7 @@ class OcrResult:
 
     @property
     def text(self) -> str:
-        """The text of each line, followed by a line feed; pages are separated by form feeds."""
+        """The texts of all lines, each with a line feed after it; form feeds separate pages."""
         return "\f".join("".join(f"{line.text}\n" for line in page.lines) for page in self.pages)
 
 

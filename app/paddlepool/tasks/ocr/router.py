@@ -46,9 +46,9 @@ _JSON, _TEXT, _PNG = "application/json", "text/plain", "image/png"
 MEDIA_TYPES = {"json": _JSON, "text": f"{_TEXT}; charset=utf-8", "png": _PNG}
 PARAMETERS = (*OPTIONS, *ROUTING)
 PICTURES = ("image", "images")
-"""The other members of a request in JSON."""
+"""The members of a request in JSON that are no parameters."""
 LINE_BYTES = 150
-"""Bytes of a line in a reply, roughly."""
+"""Bytes of a line of text in a JSON reply, roughly."""
 _BINARY = {"type": "string", "format": "binary"}
 
 EXAMPLE = {
@@ -192,9 +192,10 @@ def _options(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pictures(document: Mapping[str, Any]) -> tuple[bytes, ...]:
-    """Decode the base64 of the pictures in JSON.
+    """Decode the base64 of the pictures in a JSON object, its `image` or its `images`.
 
-    Raises FileMissing, InvalidParameter or TooManyInputs if there are none, wrong ones or too many.
+    Raises FileMissing if it has neither or both, or for an empty picture, InvalidParameter for a
+    wrong one, and TooManyInputs above MOST_PICTURES.
     """
     if ("image" in document) == ("images" in document):
         raise FileMissing("the body needs either image, a picture in base64, or images, a list")

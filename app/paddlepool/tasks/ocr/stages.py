@@ -1,7 +1,8 @@
 """The calls that `/ocr` makes into codec processes; the picture stays in memory between them.
 
-The functions down to warm_up() are Handlers (`paddlepool.engine.process.worker`). All but warm_up()
-return the seconds that each stage took. A picture in memory is RGB without alpha.
+The functions from open_page() to warm_up() are Handlers (`paddlepool.engine.process.worker`). All
+but warm_up() return the seconds that each stage took. `descriptors[0]` is the picture's memory; the
+picture in it is RGB. The arguments `meta` are described as "meta: …".
 """
 
 import time
@@ -23,18 +24,21 @@ from paddlepool.tasks.transforms.stages import prepare
 Result = tuple[Mapping[str, Any], Tensors]
 
 SAMPLE_SIDE = 512
-"""A transparent picture's brightness is measured at fewer than twice as many points of its shorter
-side, evenly spaced."""
+"""The brightness of a transparent picture is measured at evenly spaced points, fewer than twice
+this number along its shorter side."""
 RED = (220, 40, 40)
 
 
 def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Decode `body` into the picture's memory, and make the first model's `input` from it.
+    """Decode `body` into the picture's memory, and make the `input` of the first model from it.
 
-    Transparent parts become contrasting_ground(). meta: limits, operations (of the first model),
-    most_side (of the input; None without limit), format of the result, and place of the page in the
-    file. For place 0, the reply has the `places` of all pages, but no more than `most_pages` (of
-    meta). Raises InputError for a bad picture, or one that is too large for the format.
+    The first model is the detector, or the one that finds the page's orientation. Transparent parts
+    become contrasting_ground(). If `place` is 0, the reply has the result of pages_of() as
+    `places`, else none. Raises InputError for a bad picture, or one that is too large for a PNG if
+    one was requested.
+
+    meta: limits; operations of the first model; most_side, as for within(); format of the result;
+    place, the `page` for decode(); and most_pages, the maximum number of places.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -56,7 +60,8 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
 def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Turn the picture in its memory, and make the detector's `input` from it.
 
-    meta: shape, turns (quarter turns anticlockwise), operations and most_side.
+    The reply has the new shape. meta: shape of the picture, turns (quarter turns anticlockwise),
+    operations of the detector, and most_side, as for within().
     """
     del arrays
     started = time.perf_counter()
@@ -71,8 +76,8 @@ def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[i
     """Find the lines in the detector's `map` (1, 1, h, w); return `boxes` (n, 4, 2) and `widths`.
 
     The boxes are in reading order; `widths` has the width of the recogniser's input for each. meta:
-    shape of the picture, boxes (the arguments of boxes_from_map()) and line (height and minimum
-    width of that input).
+    shape of the picture, boxes (arguments of boxes_from_map()) and line (height and minimum width
+    of that input).
     """
     del descriptors
     started = time.perf_counter()
@@ -88,7 +93,7 @@ def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[i
 def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Cut the lines in `boxes` out of the picture; return line_tensors(), named by their widths.
 
-    meta: shape, operations of the recogniser, and widths, which has the width for each box.
+    meta: shape of the picture, operations of the recogniser, and widths, one for each box.
     """
     started = time.perf_counter()
     picture = _picture(meta, descriptors)
@@ -99,7 +104,10 @@ def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
 
 
 def draw_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
-    """Draw `boxes` on a copy of the picture and return it as a PNG, `image`. meta: shape."""
+    """Draw `boxes` on a copy of the picture, and return the copy as a PNG, `image`.
+
+    meta: shape of the picture.
+    """
     started = time.perf_counter()
     picture = np.array(_picture(meta, descriptors))
     thickness = max(1, round(max(picture.shape) / 800))
@@ -129,7 +137,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
 
 
 def contrasting_ground(picture: Pixels) -> int:
-    """Return the grey to put behind a transparent picture: black if it is bright, else white.
+    """Return the grey level to put behind a picture: 0 if it is transparent and bright, else 255.
 
     On a ground of its own colour, text would vanish.
     """
@@ -152,8 +160,8 @@ def within(
 ) -> Sequence[Sequence[Any]]:
     """Return the operations, changed so that no side of their result exceeds `most_side`.
 
-    Rounding to a multiple of 32 may exceed it. None means no limit. An operation with a fixed
-    `image_shape` is not changed.
+    A side is rounded to a multiple of 32 after that, and may then exceed it. None means no limit.
+    An operation with a fixed `image_shape` is not changed.
     """
     height, width = picture.shape[:2]
     changed = []

@@ -1,4 +1,4 @@
-"""The declaration of this task."""
+"""The declaration of the task `ocr`."""
 
 from paddlepool.tasks.ocr.parts import DETECT, ORIENT, RECOGNISE
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
