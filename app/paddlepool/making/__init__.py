@@ -1,1 +1,1 @@
-"""Makes models: exports networks and derives int8 programs."""
+"""Makes model versions: exports networks, seals programs made elsewhere, derives int8 programs."""

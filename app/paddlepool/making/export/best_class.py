@@ -21,11 +21,11 @@ SCORES_RANK = 3
 
 
 def reduce_to_best_class(directory: Path, program: str) -> None:
-    """Change a program (.json) whose only output is scores (lines, steps, classes) to return two.
+    """Change a program (.json) with the scores of classes as its only output, in a child process.
 
-    These are the best class as int32 and its score, each (lines, steps). A program with other
-    outputs is left alone. A child process does it. Raises ExportError if Paddle cannot load or
-    change the program.
+    Scores (lines, steps, classes) become two outputs (lines, steps): the best class as int32, and
+    its score. A program with other outputs is left alone. Raises ExportError if Paddle cannot load
+    or change the program.
     """
     environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
     try:
@@ -41,7 +41,7 @@ def reduce_to_best_class(directory: Path, program: str) -> None:
 
 
 def rewrite(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
-    """Rewrite the program, in the child process; the returned handler does nothing.
+    """Change the program as reduce_to_best_class() says; the returned handler does nothing.
 
     Raises ExportError if Paddle cannot load or change the program.
     """

@@ -77,7 +77,9 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
 class Recipe:
     """Everything that differs between networks when a version is built.
 
-    `feeds` are the inputs of the self-test, `options` the arguments of the network's constructor.
+    `network` is the name of the network, `state` its parameters by name, `options` are the
+    arguments of its constructor. `feeds` are the inputs of the self-test, `config` is the text of a
+    new model's config.toml.
     """
 
     network: str
@@ -97,7 +99,8 @@ class Recipe:
 def read_recipe(network: str, path: Path) -> Recipe:
     """Read the weights at `path` and return the recipe for `network`.
 
-    `path` is a file; for `bert`, it is a directory. Raises ExportError if it cannot be read.
+    `network` is `u2netp`, `u2net`, `bert` or `mnist`. `path` is a file; for `bert`, it is a
+    directory. Raises ExportError if it cannot be read or does not fit the network.
     """
     if network in ("u2netp", "u2net"):
         return _u2net(network, path)
@@ -178,7 +181,10 @@ GRID = 4096.0  # golden outputs are rounded to 1/4096 to compress well; far belo
 def run_program(
     directory: Path, feeds: Sequence[NDArray[Any]], *, onednn: bool
 ) -> list[NDArray[Any]]:
-    """Run the saved program on one thread; inputs and outputs are in the program's order."""
+    """Run the program saved in `directory` once, on one thread, and return its outputs.
+
+    `feeds` and outputs are in the program's order. Without `onednn`, Paddle's native kernels run.
+    """
     config = inference.Config(str(directory / PROGRAM), str(directory / PARAMS))
     config.disable_gpu()
     config.disable_glog_info()
@@ -191,8 +197,8 @@ def run_program(
 def capture_selftest(directory: Path, recipe: Recipe) -> None:
     """Run the saved program on the recipe's `feeds` and write `selftest.npz`.
 
-    Raises ExportError if an output is not finite, or if oneDNN and the native kernels disagree:
-    such a version would fail its own test.
+    Raises ExportError if an output is not finite, or if oneDNN and the native kernels differ by
+    more than TOLERANCE: such a version would fail its own test.
     """
     feeds = list(recipe.feeds.values())
     native, fused = (run_program(directory, feeds, onednn=onednn) for onednn in (False, True))
@@ -213,10 +219,10 @@ LIMIT = 1e-4
 
 
 def check_against_onnx(directory: Path, model: Path, feed: NDArray[np.float32]) -> None:
-    """Raise ExportError if the program's output differs from that of the ONNX file by over 1e-4.
+    """Raise ExportError if the program's output differs from that of an ONNX file by over LIMIT.
 
-    Also raises it if ONNX Runtime cannot run the file. Does nothing if ONNX Runtime is not
-    installed.
+    `directory` has the program, `model` is the ONNX file, `feed` their only input. Also raises
+    ExportError if ONNX Runtime cannot run the file. Does nothing if ONNX Runtime is not installed.
     """
     if find_spec("onnxruntime") is None:
         return
@@ -251,12 +257,12 @@ def export_version(
     store: Store = "float32",
     version: int | None = None,
 ) -> Path:
-    """Build and publish a version and return its directory.
+    """Build and publish a version of the model `name`, and return its directory.
 
-    If `version` is None, the new version gets the next number. A model without a config.toml gets
-    that of its recipe. Raises ExportError for a wrong name or an existing version, for weights that
-    do not fit the network, and for a program that fails its tests. A failure leaves no incomplete
-    version that a server could find.
+    `store` is explained at save_program(). If `version` is None, the new version gets the next
+    number. A model without a config.toml gets that of its recipe. Raises ExportError for a wrong
+    name or an existing version, for weights that do not fit the network, and for a program that
+    fails its tests. A failure leaves no incomplete version that a server could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")
@@ -294,10 +300,10 @@ def import_u2net(
 ) -> Path:
     """Publish the weights in `file` as the next version of `model`; return its directory.
 
-    If a version already has these weights, publishes nothing and returns its directory. The
-    official release has its own origin, whatever `origin` says. Raises ExportError if the file is
-    missing, if it is not the official release and there is no `origin`, and as export_version()
-    does.
+    If a version already has these weights, publishes nothing and returns that version's directory.
+    If `file` is the one of `release`, the version has the release's origin, else it has `origin`.
+    Raises ExportError if the file is missing, or is not that of the release and has no `origin`,
+    and as read_recipe() and export_version() do.
     """
     if not file.is_file():
         raise ExportError(f"no file at {file}")
@@ -319,12 +325,12 @@ def import_u2net(
 def save_program(
     network: nn.Layer, *, inputs: Sequence[TensorSpec], directory: Path, store: Store
 ) -> None:
-    """Write `inference.json` and `inference.pdiparams` into `directory`; consumes `network`.
+    """Write `inference.json` and `inference.pdiparams` into `directory`; changes `network`.
 
     With `store="float16"`, the parameters are rounded to half precision, and the program casts them
-    to float32. Paddle Inference applies these casts once, when it loads the program. Parameters
-    keep their structured names, because the dynamic graph is rebuilt from them. Raises ExportError
-    if a parameter does not fit float16.
+    to float32. Paddle Inference applies these casts once, when it loads the program. Parameters get
+    their names in the network, from which the dynamic graph can be rebuilt. Raises ExportError if a
+    parameter does not fit float16.
     """
     network.eval()
     for path, layer in network.named_sublayers(include_self=True):
@@ -367,7 +373,7 @@ def _halve(layer: nn.Layer, name: str) -> Any:
 
 
 def _widen_all(network: nn.Layer, inputs: Any) -> None:  # noqa: ARG001 - Paddle passes both
-    """Cast all half-precision parameters to float32 before the first layer runs.
+    """Cast all half-precision parameters of a network to float32 before its first layer runs.
 
     They are cast at once, because a layer may read the weights of another one.
     """

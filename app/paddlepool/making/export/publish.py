@@ -54,7 +54,8 @@ def next_version(model: Path) -> int:
 def staged_version(model: Path, version: int) -> Iterator[Path]:
     """Yield an empty directory to build `version` in; publish it if the block succeeds.
 
-    Raises ExportError if the number is invalid, the version exists, or `model` is not writable.
+    If the block raises, the directory is removed. Raises ExportError if the number is invalid, if
+    the version exists at the start or the end, or if `model` is not writable.
     """
     if not VERSION.fullmatch(str(version)):
         raise ExportError(
@@ -88,9 +89,10 @@ def _sync(path: Path) -> None:
 
 
 def published_version(model: Path, sha256: str, description: str = "") -> Path | None:
-    """Return the version of `model` built from the weights file with this sha256, if there is one.
+    """Return the directory of a version of `model` that was built from weights with this sha256.
 
     If `description` is not empty, it is the sha256 that the version's inference.yml must have.
+    Returns None if there is no such version.
     """
     for number in version_numbers(model):
         try:
@@ -109,7 +111,11 @@ ORIGINS = ("trained here", "official release", "reference reconstruction", "rand
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Origin of a version's weights, as `/info` shows it with their sha256."""
+    """Where a version's weights come from; `/info` shows it with their sha256.
+
+    `origin` is one of ORIGINS, or "foreign" in a sealed version. `preview` marks preliminary
+    weights.
+    """
 
     origin: str
     source: str
@@ -129,10 +135,10 @@ def write_manifest(
     weights_sha256: str,
     programs: Sequence[DerivedProgram] = (),
 ) -> None:
-    """Write a manifest that lists every file in `directory` that something may open.
+    """Write the manifest of a version, with the digest of every file that something may open.
 
-    Call it when all files are written. Equal versions give equal bytes, because a manifest has no
-    times and no paths.
+    Call it when all other files of `directory` are written. Equal versions give equal bytes,
+    because a manifest has no times and no paths.
     """
     manifest = {
         "format": 2 if programs or program.endswith(ONNX_SUFFIX) else 1,
@@ -158,7 +164,7 @@ def write_composed_manifest(directory: Path, *, sample: str, answer: str, origin
 
 
 def _contents(directory: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the members of a manifest that describe the files of a version and their origin."""
+    """Return the members `files`, `weights` and `built_with` of a version's manifest."""
     with os.scandir(directory) as entries:
         names = sorted(entry.name for entry in entries if not is_unused(entry))
     return {
@@ -178,7 +184,10 @@ def _contents(directory: Path, weights: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest next to the version's directory and rename it into place."""
+    """Write the manifest of the version in `directory`, or replace it, in one step.
+
+    It is written next to `directory` and renamed into it.
+    """
     text = json.dumps(manifest, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
     with staging_name(directory.parent) as staged:
         write_synced(staged, [text.encode()])

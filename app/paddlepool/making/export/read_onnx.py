@@ -1,4 +1,4 @@
-"""Reads ONNX files: programs, and files that some engines run in place of a Paddle program."""
+"""Reads ONNX files: programs, and files that ONNX_BACKENDS run in place of a Paddle program."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from paddlepool.models.repository.manifest import (
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return the inputs and the outputs that a file declares; -1 is a free or symbolic size.
+    """Return the inputs and the outputs that an ONNX file declares; a symbolic size becomes -1.
 
     Raises ExportError if the file is no ONNX graph, if its weights are in other files, or if an
     input or output is no tensor of a known type.
@@ -82,7 +82,7 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
 
 
 def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
-    """Return a factory that opens `file` for ONNX backends, as a server does."""
+    """Return a factory that opens `file` for ONNX_BACKENDS, and the program for other backends."""
 
     def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
         if spec.backend in ONNX_BACKENDS:
@@ -97,7 +97,7 @@ def _unnamed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
-    """Return whether name and dtype are equal and there are shapes that both specs admit."""
+    """Return whether two specs have equal names and dtypes, and shapes exist that both admit."""
     sizes = zip(own.shape, other.shape, strict=False)
     fit = all(-1 in pair or pair[0] == pair[1] for pair in sizes)
     same = (own.name, own.dtype, len(own.shape)) == (other.name, other.dtype, len(other.shape))

@@ -28,11 +28,11 @@ ADVICE = {
         "the program returns an input unchanged or writes into it: return a copy (paddle.assign)"
     ),
 }
-"""What to do about an error of a framework, by a part of the error's message."""
+"""Advice on errors of Paddle and ONNX Runtime, by a part of the error's message."""
 
 
 def with_advice(message: str) -> str:
-    """Return the message, with advice added if ADVICE has any for it."""
+    """Return the message of an error; if ADVICE has advice on it, with that at its end."""
     advice = next((text for known, text in ADVICE.items() if known in message), "")
     return f"{message}; {advice}" if advice else message
 
@@ -72,10 +72,10 @@ def read_specs(
 
 
 def describe(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[..., Any]]:
-    """Load the program and describe its inputs and outputs; runs once, in the child process.
+    """Load the program and describe its inputs and outputs, in the child process of read_specs().
 
-    Outputs are named output_0 and so on: their own names are those of temporary variables. Raises
-    ExportError as read_specs() does.
+    Returns the descriptions and a handler that does nothing. Outputs are named output_0 and so on:
+    their own names are those of temporary variables. Raises ExportError as read_specs() does.
     """
     import paddle
 

@@ -71,10 +71,11 @@ RELEASES = {
 
 
 def download(release: Release, target: Path, *, timeout: float) -> None:
-    """Download the file to `target`, atomically, from the registry or else from the release.
+    """Download the file from the package registry, or else from the release, to `target`.
 
-    Each of these two may take `timeout` seconds. Raises DownloadError if neither has the
-    file or `target` cannot be written.
+    `target` is replaced at once, when the file is complete and has the right sha256; its directory
+    is made if necessary. Each of the two sources may take `timeout` seconds. Raises DownloadError
+    if neither has the file or `target` cannot be written.
     """
     faults = []
     try:
@@ -102,9 +103,9 @@ def download(release: Release, target: Path, *, timeout: float) -> None:
 
 
 def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
-    """Download the wheel and return the file in it.
+    """Download the release's wheel into `folder` and return the content of the file in it.
 
-    Raises DownloadError if no wheel contains the file, and as download_wheel() does.
+    Raises DownloadError if the release has no wheel, and as download_wheel() does.
     """
     wheel = release.wheel
     if wheel is None:
@@ -115,10 +116,11 @@ def _from_registry(release: Release, folder: Path, timeout: float) -> bytes:
 
 
 def download_wheel(requirement: str, folder: Path, *, sha256: str = "", timeout: float) -> Path:
-    """Download the wheel NAME==VERSION into `folder` with pip, to use its mirrors and proxies.
+    """Download the wheel NAME==VERSION into `folder` with pip, and return its path.
 
-    Returns its path. Also writes a requirements.txt into `folder`. With `sha256`, pip accepts no
-    other file. Raises DownloadError if pip is missing, fails or takes over `timeout` seconds.
+    Pip uses its configured mirrors and proxies. `folder` also gets a requirements.txt. With
+    `sha256`, pip accepts no other file. Raises DownloadError if pip is missing, fails or takes more
+    than `timeout` seconds.
     """
     # find_spec("pip") would let setuptools patch distutils.
     installed = any(distributions(name="pip"))
@@ -152,10 +154,10 @@ def download_wheel(requirement: str, folder: Path, *, sha256: str = "", timeout:
 
 
 def _from_release(release: Release, _folder: Path, timeout: float) -> bytes:
-    """Download the released file over HTTP and return it.
+    """Download the released file over HTTP and return its content.
 
-    It is downloaded in a thread that can be abandoned, because a DNS lookup has no timeout. Raises
-    DownloadError for an error or after `timeout` seconds.
+    A thread downloads it and is abandoned after `timeout` seconds, because a DNS lookup has no
+    timeout. Raises DownloadError then, and for any other failure.
     """
     content: Future[bytes] = Future()
 

@@ -1,6 +1,7 @@
-"""Seals a program that was exported elsewhere: reads it, runs it on trial, writes its manifest.
+"""Seals a program that was exported elsewhere: reads it, tries it out and writes its manifest.
 
-The trial records golden values, tests whether rows are independent, and tests instance groups.
+`trial` records the expected outputs and tests whether rows are independent. `sealed_groups` finds
+the instance groups that run the program correctly.
 """
 
 from collections.abc import Sequence
@@ -41,9 +42,9 @@ from paddlepool.models.repository.selftest import SELFTEST, write_selftest
 class Sealed:
     """Results of seal().
 
-    `outputs` have the names that config.toml gives them. `config` is the text of the new
-    config.toml, empty if the file existed already.
-    `unused` are the entries of the directory that nothing opens.
+    `outputs` have the names that config.toml gives them. `groups` are the instance groups that were
+    tried. `config` is the text of the new config.toml, empty if the file existed already. `unused`
+    are the names of the entries of the directory that nothing opens.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -68,15 +69,17 @@ def seal(
     """Turn a directory `MODEL/VERSION` with a saved program into a version that can be served.
 
     `real_inputs` are .npz files, or values of the program's only input. Each of `shapes` has a text
-    `NAME=SIZE,…` for every input. For their use see run_trial(). If there is no config.toml, writes
-    one for this `usage`, in which groups of a lower precision are candidates only if their outputs
-    for real inputs agree by the measure of `agreement_of`. Then writes selftest.npz. Writes
-    manifest.json last, because that makes the version visible to servers. If writing one of these
-    files fails, removes what it has written.
+    `NAME=SIZE,…` for every input. For their use see run_trial(). `source` and `licence` of the
+    weights are recorded in the manifest.
 
-    Raises ExportError before it writes a file if the program cannot be served or the default group
-    of config.toml gives wrong results, and ConfigError for an invalid config.toml or for
-    `real_inputs`, `shapes` or [[warmup]] that do not fit the program.
+    If there is no config.toml, writes one for this `usage`, as config_text() says; the measure of
+    `agreement_of` judges groups of a lower precision on real inputs. Then writes selftest.npz.
+    Writes manifest.json last, because that makes the version visible to servers. If writing one of
+    these files fails, removes what it has written.
+
+    Raises ExportError, before it writes a file, if the program cannot be read or served, or as
+    read_folder(), run_trial(), check_usual() or check_configured() does. Raises ConfigError for an
+    invalid config.toml, and for `real_inputs`, `shapes` or [[warmup]] that do not fit the program.
     """
     folder = read_folder(directory)
     program, params = folder.program, folder.params
@@ -165,7 +168,8 @@ def seal(
 def _check(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, runner: str) -> None:
     """Raise ExportError if there is no input or no output, or if one has a dtype not in DTYPES.
 
-    Paddle, for example, returns bfloat16 as float32 with wrong values.
+    Paddle, for example, returns bfloat16 as float32 with wrong values. `runner` is the name of the
+    engine, for the message.
     """
     if not (inputs and outputs):
         raise ExportError(

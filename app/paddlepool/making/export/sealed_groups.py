@@ -14,13 +14,14 @@ from paddlepool.models.repository.config import Budget, ModelConfig
 from paddlepool.models.repository.selftest import RUN_SECONDS, SelfTest, usual_size
 
 LOWER_PRECISION_SHARE = 0.02
-"""Largest mean difference of a lower precision, as a share of an output's usual size."""
+"""Maximum mean difference of outputs in a lower precision, as a share of usual_size(). Of whole
+numbers it is the share that differs."""
 
 LEAST_AGREEMENT = 0.95
-"""Smallest agreement of a lower precision on each real input, in the task's measure."""
+"""Minimum agreement of outputs in a lower precision, on each real input, by the task's measure."""
 
 MARGIN = 3.0
-"""Factor from the measured mean difference to a group's budget: other inputs may lose more."""
+"""The budget of a group is this times the measured mean difference: other inputs may lose more."""
 
 PADDLE_GROUPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("onednn", "paddle_inference", {"onednn": True}),
@@ -32,19 +33,22 @@ PADDLE_GROUPS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 )
 """Groups to try for a Paddle program: name, backend and options.
 
-The first one that is right becomes the first group.
+The first one with right outputs becomes the first group of config.toml.
 """
 
 ONNX_GROUPS = PADDLE_GROUPS[3:]
+"""Groups to try for an ONNX program."""
 REFERENCES = ("native", "onnxruntime")
-"""Groups that compute the expected outputs: of a Paddle program, and of an ONNX program."""
+"""Names of the groups whose backends compute the expected outputs of a Paddle program, and of an
+ONNX program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOnTrial:
-    """An instance group and the result of its trial: `refusal` is empty if all outputs were right.
+    """An instance group and the result of its trial.
 
-    `budget` is the loss that a group of a lower precision may have, None for others.
+    `refusal` says what was wrong, and is empty if all outputs were right. `budget` is the loss that
+    a group of a lower precision may have, None for other groups.
     """
 
     name: str
@@ -56,10 +60,10 @@ class GroupOnTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What is known of a model's use, for its new config.toml: the task and realistic inputs.
+    """What is known about the use of a model, for its new config.toml.
 
-    `max_batch_size` is that of a model whose rows are independent. `warmup` are shapes of the only
-    input. With `on_demand`, the first request starts the model's processes.
+    `pipeline` is its task. `max_batch_size` applies if rows are independent. `warmup` are shapes of
+    the first input for [[warmup]]. With `on_demand`, the first request starts the processes.
     """
 
     pipeline: str | None = None
@@ -76,7 +80,7 @@ def check_usual(
 ) -> tuple[GroupOnTrial, ...]:
     """Try each of PADDLE_GROUPS or ONNX_GROUPS on all cases of the self-test; return the results.
 
-    Raises ExportError if the group that computes the expected outputs fails.
+    Raises ExportError if the group of REFERENCES among them fails.
     """
     usual = PADDLE_GROUPS if spec.format == "paddle" else ONNX_GROUPS
     tried = tuple(
@@ -106,9 +110,9 @@ def _on_trial(
 def _budget(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFactory) -> Budget:
     """Return the loss that a group may have: MARGIN times the largest mean difference in any case.
 
-    Its agreement is set if there are real cases and the model's task has a measure. Raises
-    BackendError if a loss is too large, an agreement too low or a shape wrong, and the errors of
-    opening and running a predictor.
+    If there are real cases and the model's task has a measure, the least agreement is set, too.
+    Raises BackendError if a loss is too large (LOWER_PRECISION_SHARE), an agreement too low
+    (LEAST_AGREEMENT) or a shape wrong, and the errors of opening and running a predictor.
     """
     judged = selftest.agreement if selftest.real else None
     worst = 0.0
@@ -144,11 +148,11 @@ def _budget(spec: PredictorSpec, selftest: SelfTest, open_predictor: PredictorFa
 def check_configured(
     spec: PredictorSpec, config: ModelConfig, selftest: SelfTest, open_predictor: PredictorFactory
 ) -> tuple[GroupOnTrial, ...]:
-    """Try each group of an existing config.toml that runs the program itself; return the results.
+    """Try the groups of an existing config.toml on all cases of the self-test; return the results.
 
-    Groups on a GPU, and those whose budget has an agreement, are not tried: they are tested when a
-    server opens them. Raises ExportError if the default group fails; with "auto", if every tried
-    group fails.
+    Groups with a derived program, on a GPU, or with an agreement in their budget are not tried:
+    they are tested when a server opens them. Raises ExportError if the default group was tried and
+    failed, or, with `default_group = "auto"`, if every tried group failed.
     """
     tried = []
     for group in config.instance_group:
@@ -177,10 +181,12 @@ def check_configured(
 def config_text(
     trial: Trial, groups: Sequence[GroupOnTrial], usage: Usage = UNKNOWN, *, real: bool
 ) -> str:
-    """Return the text of config.toml with the groups whose results were right.
+    """Return the text of config.toml with the groups whose outputs were right.
 
-    The first group serves until the others are measured. Groups of a lower precision are candidates
-    only if they were tried on real inputs (`real`): random ones tell little about the loss.
+    The default group is "auto" if several groups are candidates: the first one then serves until a
+    server has measured them. Groups of a lower precision are candidates only if they were tried on
+    real inputs (`real`): random ones tell little about the loss. Comments name the groups that are
+    left out, with the reason.
     """
     fit = [group for group in groups if not group.refusal]
     text = ""

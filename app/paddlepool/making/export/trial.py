@@ -1,6 +1,6 @@
-"""Tests a program before it is served: which inputs it accepts, and what it returns for them.
+"""Tries out a program before it is served: which inputs it accepts, and what it returns for them.
 
-The reference is the program itself on Paddle's native kernels, or on ONNX Runtime.
+The outputs of Paddle's native kernels, or of ONNX Runtime for an ONNX program, count as right.
 """
 
 import math
@@ -35,11 +35,12 @@ from paddlepool.models.repository.inputs import Shapes, check_shapes
 from paddlepool.models.repository.selftest import RUN_SECONDS, Case, SelfTest, shapes_of, usual_size
 
 TOLERANCE = 1e-3
-"""Allowed difference, as a share of a value and of the usual size of the output's values: ten times
-the difference between two kernels that compute the same."""
+"""Allowed difference, as a share of the sum of a value's size and usual_size() of the output: ten
+times the difference between two kernels that compute the same."""
 
 FIRST_CASE_BYTES, CASE_BYTES = 32 << 20, 8 << 20
-"""Maximum bytes of a case's inputs and outputs, which are part of the version."""
+"""Maximum bytes of the inputs and outputs of the first case, and of a further one whose sizes are
+chosen here. The cases are stored in the version."""
 
 IMPOSSIBLE = 1_000_000_000
 """A token id beyond every vocabulary."""
@@ -59,8 +60,9 @@ FEW, MANY = 1, 16
 class Trial:
     """Results of run_trial().
 
-    `independent` tells whether a row's outputs do not depend on the other rows of its batch; see
-    _rows_on_trial() for when it is None. `source` tells where the first case's shapes come from.
+    `selftest` has the cases, `specs` are the outputs with their actual shapes and dtypes.
+    `independent` says whether a row's outputs do not depend on the other rows of its batch; see
+    _rows_on_trial() for when it is None. `source` says where the first case's shapes come from.
     `notes` are findings for the person who seals.
     """
 
@@ -81,14 +83,14 @@ def run_trial(
 ) -> Trial:
     """Run a program on several inputs; equal calls choose equal inputs.
 
-    The first cases come from one source, the first of these that has any inputs: `real_inputs`;
-    `shapes`; the largest and the smallest [[warmup]] of `config`; an inference.yml beside the
-    program. If none has any, the first case is of a realistic size. Two further cases follow if the
-    program accepts them: two rows of odd sizes, and two rows of a second size.
+    The first cases come from one source, the first of these that has any inputs or shapes:
+    `real_inputs`; `shapes`; the largest and the smallest [[warmup]] of `config`; an inference.yml
+    beside the program. Without any, the first case is of a realistic size. Two further cases follow
+    if the program accepts them: two rows of odd sizes, and two rows of a second size.
 
     Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
-    output that is not finite, differs between equal runs, or varies in rank. Raises ConfigError for
-    shapes that do not fit.
+    output that is not finite, is too large, differs between equal runs, or varies in rank. Raises
+    ConfigError for shapes that do not fit.
     """
     native = replace(spec, options={"onednn": False}) if spec.format == "paddle" else spec
     with closing(_Trials(native, open_predictor)) as trials:
@@ -154,11 +156,11 @@ def run_trial(
 def _named_shapes(
     spec: PredictorSpec, config: ModelConfig, shapes: Sequence[Shapes]
 ) -> tuple[str, list[Shapes]]:
-    """Return the source of the named shapes, and the shapes.
+    """Return the shapes that the user or the model names, and the name of their source, first.
 
-    The sources are tried in turn: --shape (all of its shapes), [[warmup]] (the largest and the
-    smallest) and inference.yml (the usual and the smallest; an empty list if they are missing or do
-    not fit). Raises ConfigError if shapes of --shape or [[warmup]] do not fit.
+    The first source that has shapes counts: --shape (all of `shapes`), [[warmup]] (the largest and
+    the smallest), else inference.yml, as described_shapes() reads it, possibly none. Raises
+    ConfigError if shapes of --shape or [[warmup]] do not fit.
     """
     if shapes:
         return "--shape", [check_shapes(spec.inputs, shape, source="--shape") for shape in shapes]
@@ -190,7 +192,11 @@ def _plans(spec: PredictorSpec, sizes: Sequence[Sizes], rows: int) -> list[Shape
 
 
 class _Trials:
-    """Runs the reference program. A process that dies is replaced by another."""
+    """Runs the program, and collects what the runs show. A process that dies is replaced.
+
+    `seen` are the outputs of all cases, `notes` findings for the user. `not_finite` says which
+    outputs of the last random case were not finite. `refusal` is the last error of outputs().
+    """
 
     def __init__(self, spec: PredictorSpec, open_predictor: PredictorFactory) -> None:
         self._spec = spec
@@ -207,7 +213,10 @@ class _Trials:
         self.refusal: PaddlepoolError | None = None
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Run once. Raises ExportError if no predictor can be opened, and the errors of the run."""
+        """Run once; open a predictor if none is open.
+
+        Raises ExportError if it cannot be opened, and the errors of Predictor.run().
+        """
         if self._predictor is None:
             try:
                 self._predictor = self._open_predictor(self._spec)
@@ -222,7 +231,7 @@ class _Trials:
             raise
 
     def outputs(self, inputs: Tensors) -> Tensors | None:
-        """Return the outputs; None if the run fails, with `refusal` set.
+        """Run once and return the outputs; None if the run fails, with `refusal` set.
 
         Raises ExportError if no predictor can be opened.
         """
@@ -245,7 +254,7 @@ class _Trials:
         )
 
     def case(self, inputs: Tensors, source: str) -> Case:
-        """Run an input of a named source and return the case.
+        """Run an input that comes from `source`, and return the case.
 
         If an output is not finite and the source is not --input, runs random values from 0 to 1
         instead. Raises ExportError if the program refuses the input or an output is still not
@@ -285,9 +294,11 @@ class _Trials:
         return None
 
     def find_ranges(self, tried: Sequence[Shapes]) -> None:
-        """Find which values each integer input accepts: token ids have a bound, numbers do not.
+        """Find which values each integer input accepts; values() then uses them.
 
-        Raises ExportError if the program accepts none of the shapes.
+        An input with an upper bound has token ids. If none has, the integers are numbers: they get
+        the widest range that works, except in masks. Uses the first of the shapes `tried` that the
+        program accepts. Raises ExportError if it accepts none.
         """
         shapes = self._accepted(tried)
         ids = []
@@ -319,7 +330,10 @@ class _Trials:
         ) from self.refusal
 
     def _highest(self, name: str, shapes: Shapes) -> int:
-        """Return the bound below which an input accepts any integer; IMPOSSIBLE if it has none."""
+        """Return the bound below which an input accepts integers, IMPOSSIBLE if it has none.
+
+        A search by halves finds it: every element of the input gets the value to try.
+        """
         before = self._below[name]
 
         def accepted(end: int) -> bool:
@@ -351,10 +365,11 @@ def _not_finite(outputs: Tensors) -> str:
 def _fullest(
     trials: _Trials, plans: Sequence[Shapes], limit: float, *, seeds: Sequence[int]
 ) -> list[Case]:
-    """Return a case for each seed, of the first shapes that fit; no cases if no shapes fit.
+    """Return a case for each seed, of the first of `plans` for which random_case() makes them all.
 
-    Shapes that give an empty output are used only if all shapes do: for a window that is longer
-    than a sequence, Paddle returns an empty output and other engines raise an error.
+    Returns no cases if there is none. Shapes with an empty output are used only if no others fit:
+    for a window that is longer than a sequence, Paddle returns an empty output and other engines
+    raise an error.
     """
     first: list[Case] = []
     for shapes in plans:
@@ -374,11 +389,12 @@ def _fullest(
 def _rows_on_trial(
     trials: _Trials, spec: PredictorSpec, plans: Sequence[Shapes]
 ) -> tuple[list[Case], bool | None]:
-    """Return cases of odd sizes, and whether the outputs of a row are independent of other rows.
+    """Return cases of the shapes `plans`, and whether a row's outputs depend on no other row.
 
-    Two rows are run alone and as one batch. The batch becomes a case if the program accepts it and
-    it is not too large. The second value is None if an input has no free first axis; else False if
-    the program accepts no row or no batch; else None if an output is a scalar.
+    Two rows are run alone and, if every input has a free first axis, as one batch. The batch is the
+    case if its outputs are finite, else the rows are two cases; cases that are too large are left
+    out. The second value is None if an input has no free first axis. Otherwise it is False if the
+    program accepts no row or no batch, and None if an output is a scalar.
     """
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)
@@ -424,10 +440,10 @@ def _is_concatenation(first: Array, second: Array, both: Array) -> bool:
 
 
 def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:
-    """Correct a declared output by the arrays of the trial: Paddle infers some shapes wrongly.
+    """Return a declared output with the dtype and shape of the arrays in `seen`.
 
-    An axis is fixed only if the program declares it so and every run had that size. Raises
-    ExportError if the number of axes varies.
+    Paddle infers some shapes wrongly. A size is fixed only if the program declares it and every
+    array has it. Raises ExportError if the number of axes varies.
     """
     arrays = [tensors[spec.name] for tensors in seen]
     ranks = sorted({array.ndim for array in arrays})

@@ -29,7 +29,8 @@ REALISTIC: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((320, 480), (320, 320), (224, 224)),
     False: ((64, 48, 40), (64, 64, 64)),
 }
-"""Sizes for pictures (True) and for everything else, tried in this order, as in the next three."""
+"""Sizes for pictures (True) and for all other inputs, in the order in which they are tried. SECOND,
+ODD and LAST_RESORT have the same form."""
 
 SECOND: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((224, 256), (256, 256), (96, 96)),
@@ -39,7 +40,8 @@ ODD: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((33, 37), (33, 33), (64, 96), (64, 64)),
     False: ((7, 9, 11), (7, 7, 7), (12, 12, 12)),
 }
-"""Sizes at which windows and factors do not divide evenly; if refused, small even ones."""
+"""Sizes that windows and factors do not divide evenly, and then, if all are refused, small even
+ones."""
 
 LAST_RESORT: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((32,), (8,), (5,), (1,)),
@@ -48,10 +50,10 @@ LAST_RESORT: Mapping[bool, tuple[Sizes, ...]] = {
 
 
 def is_picture(inputs: Sequence[TensorSpec]) -> bool:
-    """Return whether an input looks like pictures of a free size with 1, 3 or 4 channels.
+    """Return whether one of the inputs looks like pictures of a free size, of 1, 3 or 4 channels.
 
-    Pictures have four axes; the second or the last one has the channels. Inputs with two axes of
-    size 1, not counting the first axis, do not look like pictures: they may be the mask of a text.
+    Pictures have four axes; the second or the last one has the channels. An input with two axes of
+    size 1, not counting the first axis, is not taken for pictures: it may be the mask of a text.
     """
     return any(
         len(spec.shape) == 4
@@ -65,8 +67,8 @@ def is_picture(inputs: Sequence[TensorSpec]) -> bool:
 def filled_shapes(inputs: Sequence[TensorSpec], sizes: Sizes, *, rows: int) -> Shapes:
     """Return the inputs' shapes: `rows` for a free first axis, `sizes` for the other free axes.
 
-    The last size is repeated. Inputs with equally many free axes get equal sizes, as the tokens
-    and the mask of a text must.
+    Each input takes the sizes from the first on, and repeats the last one. So inputs with equally
+    many free axes get equal sizes, as the tokens and the mask of a text must.
     """
     shapes = {}
     for spec in inputs:
@@ -87,7 +89,7 @@ def has_free_sizes(inputs: Sequence[TensorSpec]) -> bool:
 
 
 def parse_shapes(written: Sequence[str]) -> Shapes:
-    """Parse `NAME=SIZE,SIZE,…` of each input. Raises ConfigError for another form."""
+    """Parse texts `NAME=SIZE,SIZE,…`, one for each input. Raises ConfigError for another form."""
     shapes = {}
     for text in written:
         name, _, sizes = text.rpartition("=")
@@ -130,11 +132,11 @@ def values(
     both_signs: bool,
     below: Mapping[str, int],
 ) -> dict[str, Array]:
-    """Return random arrays of these shapes; equal seeds give equal values.
+    """Return random arrays of these shapes, by the input's name; equal seeds give equal values.
 
-    Floating-point numbers have a normal distribution, cut off at LARGEST, if `both_signs`; else
-    they are from 0 to 1.
-    Integers are from 0 to below `below[name]`; the last element is the largest of these.
+    Floating-point numbers are from 0 to 1 or, if `both_signs`, have a normal distribution that is
+    cut off at LARGEST. Integers are from 0 to below `below[name]`, and the last element is the
+    largest of these.
     """
     random = np.random.default_rng(seed)
     arrays = {}

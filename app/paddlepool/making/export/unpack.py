@@ -18,7 +18,7 @@ from paddlepool.making.export.release import download_wheel
 from paddlepool.models.sources.sync import Source
 
 MAX_BYTES, MAX_FILES = 4 << 30, 10_000
-"""Limits on what an archive or a source unpacks to."""
+"""Limits on the files of an unpacked archive, and on those copied from a hub."""
 REGISTRY = "pypi:"
 REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9][A-Za-z0-9.+!_-]*")
 
@@ -37,8 +37,9 @@ def opened_source(source: str, *, sha256: str = "", timeout: float) -> Iterator[
 
     `source` is a directory, a .zip, .whl, .tar or compressed .tar file, `pypi:NAME==VERSION`, or an
     address of a hub or an object store such as `hf://owner/repository@revision`. With `sha256`, it
-    must be an archive with this digest. Raises ConfigError for a source that cannot be opened, and
-    DownloadError.
+    must be an archive with this digest. `timeout` limits the seconds of a download from the
+    package registry. Raises ConfigError for a source that cannot be opened or a directory with
+    `sha256`, and DownloadError if a download fails or the digest differs.
     """
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -69,11 +70,12 @@ def opened_source(source: str, *, sha256: str = "", timeout: float) -> Iterator[
 def unpack(
     archive: Path, folder: Path, *, most_bytes: int = MAX_BYTES, most_files: int = MAX_FILES
 ) -> None:
-    """Unpack the regular files of a .zip, .whl or .tar file, compressed or not, into `folder`.
+    """Unpack the regular files of a .zip, .whl or .tar file, compressed or not.
 
-    Links and devices are left out. Nothing is written outside of `folder`: a name that leads out of
-    it loses its `..` in a .zip, and in a .tar it is an error. Raises ConfigError for such a .tar,
-    and if the archive is damaged or unpacks to more than the limits.
+    They go into a new `folder`. Links and devices are left out. Nothing is written outside of
+    `folder`: a name that leads out of it loses its `..` in a .zip, and in a .tar it is an error.
+    Raises ConfigError for such a .tar, and if the archive is damaged or unpacks to more than the
+    limits. Files that were unpacked before an error stay.
     """
     folder.mkdir()
     left_bytes, left_files = most_bytes, most_files

@@ -16,9 +16,10 @@ PROGRAMS, PARAMS = (".json", ".pdmodel"), ".pdiparams"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionFolder:
-    """The program of a version directory, its parameters, and the entries that nothing opens.
+    """The names of files in a version directory: the program, its parameters, and unused entries.
 
-    `onnx` is the file that ONNX Runtime and OpenVINO run in place of a Paddle program, if any.
+    `params` is None for a program without parameters. `onnx` is the file that ONNX Runtime and
+    OpenVINO run in place of a Paddle program, if any. `unused` are the entries that nothing opens.
     """
 
     program: str
@@ -30,8 +31,9 @@ class VersionFolder:
 def read_folder(directory: Path) -> VersionFolder:
     """Find the only program of a directory MODEL/VERSION.
 
-    Raises ExportError if the directory has another name, is sealed already, contains a link, or
-    has no program or several.
+    An ONNX file beside a Paddle program does not count as a second one. Raises ExportError if the
+    directory is missing or has another name, is sealed already, contains a link, or has no program
+    or several.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if not (
@@ -83,7 +85,7 @@ def read_folder(directory: Path) -> VersionFolder:
 
 
 def _is_program(path: Path) -> bool:
-    """Return whether the file is a program; a .json file may also be a tokenizer, for example."""
+    """Return whether a .json or .pdmodel file is a program; a .json may be a tokenizer instead."""
     if path.suffix != ".json":
         return True
     try:

@@ -89,7 +89,7 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
 
 
 def mask_state(arrays: Arrays) -> Arrays:
-    """Return folded upstream arrays as the state of `networks.u2net`.
+    """Return the arrays of fold_batch_norm(), under upstream's names, as state of `networks.u2net`.
 
     Raises ExportError if the side outputs are missing or have other shapes.
     """
@@ -112,7 +112,10 @@ def mask_state(arrays: Arrays) -> Arrays:
 
 
 def check_state(arrays: Arrays, expected: Mapping[str, tuple[int, ...]], *, what: str) -> None:
-    """Raise ExportError naming the first missing, unknown or wrongly shaped array."""
+    """Raise ExportError if arrays are missing, unknown or of another shape than expected.
+
+    `expected` has the shapes by name. The message begins with `what` and names the first array.
+    """
     missing = sorted(expected.keys() - arrays.keys())
     unknown = sorted(arrays.keys() - expected.keys())
     if missing or unknown:
@@ -131,7 +134,10 @@ _RESIZING = ("MaxPool", "Resize", "Upsample")
 
 
 def convolution_sources(stages: tuple[Stage, ...]) -> dict[str, Sources]:
-    """Map each convolution, in upstream's execution order, to those whose outputs it reads."""
+    """Return the convolutions whose outputs each convolution reads, by name.
+
+    The keys are all convolutions in the order in which upstream runs them.
+    """
     reads: dict[str, Sources] = {}
 
     def block(stage: Stage, entry: Sources) -> Sources:
@@ -230,7 +236,7 @@ def _constants(graph: Any) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class BertDirectory:
-    """A published BERT: the fields of BertConfig, the state of the served network, and labels."""
+    """A published BERT: `options` are the fields of BertConfig, `state` is the served network's."""
 
     options: dict[str, Any]
     state: Arrays
@@ -239,7 +245,7 @@ class BertDirectory:
 
 
 def read_bert_directory(directory: Path) -> BertDirectory:
-    """Read config.json and model.safetensors.
+    """Read config.json and model.safetensors of a directory that Hugging Face's libraries wrote.
 
     Raises ExportError if they cannot be read or are not those of a plain BERT.
     """
@@ -288,7 +294,7 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
 
 
 def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
-    """Return published BERT arrays as the state of `networks.bert`.
+    """Return the arrays of a published BERT as the state of `networks.bert`.
 
     PyTorch stores a linear layer as [out,in], Paddle as [in,out]. All tokens are of type 0, so the
     embedding of that type is added to the position embeddings. Raises ExportError if an array is

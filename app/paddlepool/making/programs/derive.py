@@ -45,10 +45,12 @@ FILE = "int8.onnx"
 OPSET = 13
 EMBEDDING_LEVELS = 127
 TRANSFORMERS = ("bert",)
-"""Networks that need no ranges: each row of an activation gets its own scale at every run."""
+"""Names of networks whose int8 programs need no measured ranges: each row of an activation gets its
+own scale at every run."""
 TOOL = "quant_pre_process of ONNX Runtime, quantised by Paddlepool"
 OLD_TOOL = "quant_pre_process and quantize_dynamic of ONNX Runtime"
-"""Tool of an earlier release. A text's scores depended on the other texts of its batch too."""
+"""The tool that an earlier release recorded. In its programs, a text's scores also depend on the
+other texts of the batch."""
 TOOLS = ("onnxruntime", "paddle2onnx")
 SETTINGS: dict[str, str | int | float | bool] = {
     "activations": "a scale for each row",
@@ -74,7 +76,7 @@ def missing_packages() -> list[str]:
 
 
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
-    """Return the reference program as a simplified ONNX graph of OPSET or later.
+    """Return a version's reference program as a simplified() ONNX graph of OPSET or later.
 
     Raises BackendError or ExportError if it cannot be converted.
     """
@@ -104,8 +106,9 @@ def named_graph(files: ModelFiles) -> onnx.ModelProto:
 def derive_int8(files: ModelFiles) -> Derived | None:
     """Return the version's int8 program, or None if making it needs calibration data.
 
-    Raises BackendError or ExportError if the reference cannot be converted or prepared, and
-    ExportError if the shipped ranges for its weights belong to another graph.
+    It needs none for TRANSFORMERS, and for a network whose weights have shipped_ranges(). Raises
+    BackendError or ExportError if the reference program cannot be converted or prepared, and
+    ExportError if the shipped ranges belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     if network.get("name") in TRANSFORMERS:
@@ -217,9 +220,9 @@ def add_program(directory: Path, derived: Derived) -> None:
 
 
 def publish_with(directory: Path, derived: Derived) -> Path:
-    """Publish a copy of a version, with `derived` added, as the next version; return its directory.
+    """Publish a copy of a version, with `derived` added, as the model's next version.
 
-    Raises ExportError as staged_version() does.
+    Returns the directory of the new version. Raises ExportError as staged_version() does.
     """
     model = directory.parent
     number = publish.next_version(model)
@@ -237,7 +240,7 @@ def remove_unlisted(directory: Path, name: str) -> None:
 
 
 LARGEST_DRIFT = 0.02
-"""Limit of drift(), on average over the samples."""
+"""Maximum drift() of a derived program, on average over the samples."""
 
 
 def checked(
@@ -251,9 +254,10 @@ def checked(
 ) -> Derived:
     """Measure the loss of `derived` on `samples`; return a copy with the loss in `entry.quality`.
 
-    `agreement` is the measure of the model's task, `least_agreement` its lower limit. Raises
-    ExportError if the loss is too large: shipped ranges were measured on another machine, and this
-    one may compute int8 differently. Also raises the errors of opening and running a predictor.
+    `agreement` is the measure of the model's task. Raises ExportError if, on average, the drift()
+    is above LARGEST_DRIFT or the agreement below `least_agreement`: shipped ranges were measured on
+    another machine, and this one may compute int8 differently. Also raises the errors of opening
+    and running a predictor.
     """
     reference = files.spec(next(g for g in files.config.instance_group if g.program is None))
     with tempfile.TemporaryDirectory() as scratch:
@@ -306,7 +310,7 @@ def differences(
 
 
 def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Array]:
-    """Run a model on each sample with OpenVINO, which computes int8 exactly as when serving.
+    """Run a model on each sample with OpenVINO, as the server does; return all outputs in a row.
 
     Raises ConfigError if OpenVINO is not installed.
     """
@@ -325,10 +329,11 @@ def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Arra
 
 
 def drift(output: Array, expected: Array) -> float:
-    """Return the mean absolute difference, divided by the largest absolute expected value.
+    """Return how far an output is from the expected one.
 
-    The divisor is at least 1. Of whole numbers, return the share that differs: classes have no
-    distance. The drift of an empty output is 0.
+    This is the mean absolute difference, divided by the largest absolute expected value or by 1,
+    whichever is larger. Of whole numbers it is the share that differs, because classes have no
+    distance. Returns 0 for an empty output.
     """
     if not expected.size:
         return 0.0

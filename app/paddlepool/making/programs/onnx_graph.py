@@ -18,7 +18,7 @@ FOLDED = ("Cast", "Concat", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 class Graph:
-    """A model's nodes and constants, which are changed in place; model() returns the result."""
+    """The nodes and constants of a model, to be changed; model() returns the changed model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
@@ -42,17 +42,20 @@ class Graph:
         self.nodes[place:place] = nodes
 
     def weight_of(self, node: onnx.NodeProto) -> str | None:
-        """Return the name of the constant that is the node's weight; None without a weight."""
+        """Return the name of the constant that is the weight of a layer; None for other nodes."""
         if node.op_type not in WEIGHTED:
             return None
         return next((name for name in node.input[:2] if name in self.constants), None)
 
     def layers(self) -> list[tuple[onnx.NodeProto, str]]:
-        """Return each node with a weight, and the name of the weight."""
+        """Return each node that has a weight, and the name of the weight, in the order of nodes."""
         return [(node, weight) for node in self.nodes if (weight := self.weight_of(node))]
 
     def model(self) -> onnx.ModelProto:
-        """Return the changed model, with only the constants that a node reads."""
+        """Change the model that was passed to the constructor, and return it.
+
+        Constants that no node reads are left out.
+        """
         read = {name for node in self.nodes for name in node.input}
         graph = self._model.graph
         del graph.node[:], graph.initializer[:], graph.value_info[:]
@@ -68,11 +71,11 @@ class Graph:
 def simplified(
     model: onnx.ModelProto, *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> onnx.ModelProto:
-    """Fold constants, merge biases into their layers and name all nodes; consumes `model`.
+    """Fold constants, merge biases into their layers and name all nodes; changes `model` itself.
 
-    Inputs and outputs get the given names. A node with weights gets the name of its weights
-    without the last part (`stage1.rebnconvin.conv_s1`). Any other node gets the name of its
-    operator and a number. A model with branches or loops is returned unchanged.
+    Inputs and outputs get the given names. A layer gets the name of its weight without the last
+    part (`stage1.rebnconvin.conv_s1`), and a number if the name is taken. Any other node gets the
+    name of its operator and a number. A model with branches or loops is returned unchanged.
     """
     if any(attribute.HasField("g") for node in model.graph.node for attribute in node.attribute):
         return model  # names inside branches and loops would have to be changed too

@@ -48,9 +48,10 @@ scale is computed from that share instead."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """The quantisation of a value: scale and zero point, int8 if `signed`, else uint8.
+    """How the result of a node or an input is quantised: to int8 if `signed`, else to uint8.
 
-    `readers` are the names of the nodes that read the quantised value.
+    `value` is its name. `readers` are the names of the nodes that read the quantised value; other
+    nodes read it in float.
     """
 
     value: str
@@ -62,14 +63,14 @@ class Activation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """The quantisation of activations, by ranges measured on data, and the layers left in float."""
+    """How activations are quantised, by ranges measured on data, and the layers left in float."""
 
     activations: tuple[Activation, ...]
     float_layers: tuple[str, ...]
 
 
 def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
-    """Return a copy of the simplified graph with `ranges` applied.
+    """Return a copy of a simplified() graph with its layers in int8, quantised by `ranges`.
 
     Raises ExportError if the ranges belong to another graph.
     """
@@ -94,9 +95,10 @@ LEAST_ROW = 1e-12
 
 
 def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
-    """Quantise matrix products in place; each row of their inputs gets its own scale at every run.
+    """Quantise `products`, MatMul nodes of the graph, in place.
 
-    A row is divided by its largest absolute value, and its results are multiplied by that value.
+    Each row of their inputs gets its own scale at every run: it is divided by its largest absolute
+    value, and its results are multiplied by that value.
     """
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in products:
@@ -137,10 +139,10 @@ def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
-    """Return the ranges and float layers of `quantised_model`, a quantiser's copy of `model`.
+    """Return the ranges and float layers of `quantised_model`, which a quantiser made of `model`.
 
-    `model` is a simplified graph; quantised() applies the ranges to it again. Raises ExportError
-    if a layer of `model` has no counterpart of its name in `quantised_model`.
+    `model` is a simplified() graph; quantised() can apply the ranges to it again. Raises
+    ExportError if `quantised_model` has no layer with the name of a layer of `model`.
     """
     plain, quantised_graph = Graph(model), Graph(quantised_model)
     makers = {name: node for node in quantised_graph.nodes for name in node.output}
@@ -179,7 +181,10 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
 
 
 def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
-    """Return the QuantizeLinear node of a dequantised activation; None for any other value."""
+    """Return the QuantizeLinear node before the DequantizeLinear node that makes `value`.
+
+    Returns None if no such nodes make it. `makers` has the node that makes each value.
+    """
     maker = makers.get(value)
     if maker is None or maker.op_type != "DequantizeLinear":
         return None
@@ -289,13 +294,13 @@ def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
-    """Return `count` of the files, or all if there are fewer; the choice is deterministic."""
+    """Return `count` of the files, sorted, or all if there are fewer; equal calls agree."""
     ordered = sorted(files)
     return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
 
 
 def digest_of(files: Sequence[Path]) -> str:
-    """Return one sha256 for the contents of a set of files."""
+    """Return one sha256 for the contents of files; their names and order do not matter."""
     digests = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -303,11 +308,11 @@ def digest_of(files: Sequence[Path]) -> str:
 def measure_ranges(
     model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
 ) -> Ranges:
-    """Measure the ranges of all layers that can be quantised except `float_layers`.
+    """Measure with NNCF the ranges of all layers that it can quantise, except `float_layers`.
 
-    `model` is unchanged. Bias correction is off: on U²-Netp it changes the masks more than
-    quantising does. Raises ConfigError if a package is missing, and ExportError as read_ranges()
-    does.
+    `model` is a simplified() graph and stays unchanged; `feeds` are sample inputs. Bias correction
+    is off: on U²-Netp it changes the masks more than quantising does. Raises ConfigError if a
+    package is missing, and ExportError as read_ranges() does.
     """
     try:
         with warnings.catch_warnings():
@@ -342,13 +347,12 @@ def layers_of(model: onnx.ModelProto) -> list[str]:
 
 
 SHARE = 0.1
-"""The layers of a stage are measured only if the stage, alone in int8, loses more than this share
-of the budget or of the worst stage's loss, whichever is larger. The same limit selects the layers
-that may become float."""
+"""A limit of find_float_layers(), as a share of the budget or of the worst stage's loss, whichever
+is larger. A stage or a layer that loses no more, if it alone is in int8, stays in int8."""
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return ranges that also leave the layers `floats`, and inputs only they read, in float."""
+    """Return ranges that also leave the layers `floats`, and inputs only these read, in float."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)
@@ -366,13 +370,14 @@ def find_float_layers(
     loss_of: Callable[[onnx.ModelProto], float],
     show: Callable[[str, float], None],
 ) -> Ranges:
-    """Return the ranges with a few layers in float, so that the loss is within the budget.
+    """Return the ranges with as few layers in float as keep the loss within `budget`.
 
-    If the program with every layer in int8 loses too much, measure the loss with only one stage
-    in int8, for each stage (layers whose names have the same first part). Then measure the loss
-    with only one layer in int8, for each layer of the stages that lose most (SHARE). Then make the
-    layers float one after another, the worst first, until the loss is within the budget or no such
-    layer is left; the loss can then exceed the budget.
+    Nothing changes if the program with every layer in int8 is within it. Otherwise, measure the
+    loss with only one stage in int8, for each stage (layers whose names have the same first part),
+    and then with only one layer in int8, for each layer of the stages above the limit of SHARE.
+    Make the layers above this limit float one after another, the worst first, until the loss is
+    within the budget. If it never is, all of them become float, and the loss exceeds the budget.
+
     `loss_of` measures a program; `show` is called with each program's description and loss.
     """
     every = [name for name in layers_of(model) if name not in ranges.float_layers]
