@@ -82,7 +82,7 @@ def own_onnx(spec: PredictorSpec, file: str) -> DerivedProgram:
 
 
 def with_own_onnx(open_predictor: PredictorFactory, file: str) -> PredictorFactory:
-    """Return a factory that opens `file` for ONNX_BACKENDS, and the program for other backends."""
+    """Return a factory that opens `file` for ONNX_BACKENDS, and the spec's program for others."""
 
     def opened(spec: PredictorSpec, *, suspension: Any = None) -> Predictor:
         if spec.backend in ONNX_BACKENDS:

@@ -135,8 +135,8 @@ def values(
     """Return random arrays of these shapes, by the input's name; equal seeds give equal values.
 
     Floating-point numbers are from 0 to 1 or, if `both_signs`, have a normal distribution that is
-    cut off at LARGEST. Integers are from 0 to below `below[name]`, and the last element is the
-    largest of these.
+    cut off at LARGEST in size. Integers are from 0 to below `below[name]`, and the last element is
+    the largest of these.
     """
     random = np.random.default_rng(seed)
     arrays = {}

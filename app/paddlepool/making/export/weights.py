@@ -1,9 +1,9 @@
 """Reads published weights and converts them to the state of the served networks.
 
-Nothing is unpickled. In an ONNX file, the names of U²-Net's arrays depend on the exporter, so
-arrays are identified by position: the n-th convolution of the file is the n-th that the upstream
-network runs. A file is accepted only if the inputs of every convolution also come from the same
-convolutions as upstream.
+Nothing is unpickled. "Upstream" is the original code of U²-Net. In an ONNX file, the names of its
+arrays depend on the exporter, so arrays are identified by position: the n-th convolution of the
+file is the n-th that upstream runs. A file is accepted only if the inputs of every convolution also
+come from the same convolutions as upstream.
 """
 
 import json

@@ -370,7 +370,7 @@ def find_float_layers(
     loss_of: Callable[[onnx.ModelProto], float],
     show: Callable[[str, float], None],
 ) -> Ranges:
-    """Return the ranges with as few layers in float as keep the loss within `budget`.
+    """Return the ranges with some layers in float, to bring the loss within `budget`.
 
     Nothing changes if the program with every layer in int8 is within it. Otherwise, measure the
     loss with only one stage in int8, for each stage (layers whose names have the same first part),

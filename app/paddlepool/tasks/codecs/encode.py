@@ -27,8 +27,8 @@ def check_output(
 ) -> None:
     """Raise OutputTooLarge if a result of this size is too large for its format.
 
-    The limits are `limits.png_pixels` for a PNG, WEBP_PIXELS and WEBP_SIDE for a WebP. Only
-    WEBP_SIDE applies to a grey result.
+    The limits are `limits.png_pixels` for a PNG, WEBP_PIXELS and WEBP_SIDE for a WebP, and none for
+    a JPEG. Only WEBP_SIDE applies to a grey result.
     """
     pixels = width * height
     most = {"png": limits.png_pixels, "webp": WEBP_PIXELS}.get(format)

@@ -378,7 +378,7 @@ class Codecs:
 
 
 def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    """Raise ValueError for wrong values `meta` in the reply of read_picture() to `call`.
+    """Raise ValueError for wrong values in a reply of read_picture(): a Check.
 
     The arrays are not checked here: RequestContext.infer() does that.
     """

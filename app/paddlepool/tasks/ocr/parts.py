@@ -29,7 +29,7 @@ class Parameters(BaseModel):
     """`[parameters]` of the composed model; None stands for the value of the detector's file.
 
     `most_side` limits the sides of the detector's input, on which the memory of a run depends; see
-    within(). `widths` decides to which width a line is padded; see padded().
+    stages.within(). `widths` decides to which width a line is padded; see reader.padded().
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -80,7 +80,7 @@ class LineReply(BaseModel):
 
 
 class PageReply(BaseModel):
-    """The lines of a picture in reading order."""
+    """The lines of a page in reading order."""
 
     width: int = Field(description="Width of the upright picture in pixels.")
     height: int = Field(description="Height of the upright picture in pixels.")
@@ -91,7 +91,9 @@ class PageReply(BaseModel):
 class OcrReply(BaseModel):
     """The reply with `format=json`."""
 
-    pages: list[PageReply] = Field(description="A page for each picture, in order.")
+    pages: list[PageReply] = Field(
+        description="A page for each picture, and for each page of a TIFF, in order."
+    )
     model: str
     version: int
 

@@ -1,10 +1,10 @@
 """Estimates the foreground's own colours where alpha is partial, without the old background.
 
 Where alpha is partial, a pixel's colour I is a mixture of foreground F and background B:
-I = alpha F + (1 - alpha) B. F and B are estimated from coarse to fine levels (Germer et al., "Fast
-Multi-Level Foreground Estimation", 2020,
-https://arxiv.org/abs/2006.14970). A level is one step of blur-fusion (Forte, "Approximate Fast
-Foreground Colour Estimation", 2021).
+I = alpha F + (1 - alpha) B. F and B are estimated on levels: reduced pictures, the coarsest first
+(Germer et al., "Fast Multi-Level Foreground Estimation", 2020, https://arxiv.org/abs/2006.14970).
+On each level, one step of blur-fusion is computed (Forte, "Approximate Fast Foreground Colour
+Estimation", 2021).
 """
 
 from collections.abc import Sequence

@@ -249,9 +249,10 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 
 
 def unsure(level: Floats) -> Pixels:
-    """Return the band (h, w) in which alpha is solved: 1 near unsure pixels and edges of the mask.
+    """Return a map (h, w): 1 in the band where alpha is solved, else 0.
 
-    Pixels are unsure if their value in `level` (h, w), the mask, is within SURE. All others are 0.
+    The band contains what is near an unsure pixel or an edge of the mask `level` (h, w). Pixels are
+    unsure if their value is within SURE.
     """
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.

@@ -302,11 +302,12 @@ class ForegroundBox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentResult:
-    """The encoded picture.
+    """The encoded result, `image`, with its size and facts about the foreground.
 
     `box` is the foreground's place in the uncropped picture. `labels` are the pixels of a mask, or
     the label of each pixel if `output` is `labels`, row by row; None if they were not requested.
-    `confidence` is the mean of |2p - 1| over the mask: 1 if the network is sure everywhere.
+    `confidence` is the mean of |2p - 1| over the mask's values p: 1 if the network is sure
+    everywhere.
     """
 
     image: bytes

@@ -15,8 +15,8 @@ sends `config.as_meta()`, the operations, to a function of its own in a codec pr
 calls `prepare(picture, operations)`.
 
 `config.postprocess` says which function turns the output into results. The fields of a TopK are
-arguments of `top_labels`, those of a BoxesFromMap of `boxes_from_map`. A TextFromClasses has the
-characters for `text_from_classes`, and a LabelMap stands for `label_map`.
+arguments of `top_labels`, and those of a BoxesFromMap are arguments of `boxes_from_map`. A
+TextFromClasses has the characters for `text_from_classes`, and a LabelMap stands for `label_map`.
 
 Results equal those of PaddleX 3.7.2, except for the differences that docs/paddlex.md lists.
 """

@@ -32,8 +32,8 @@ text are later made larger by more than this."""
 def part_config(info: ServedModelInfo) -> InferenceConfig | None:
     """Return the content of a text detector's or recogniser's `inference.yml`.
 
-    Returns None for any other model, for a file that cannot be used, and for a model with several
-    inputs or too many outputs. Such a model is served as tensors alone.
+    Returns None for any other model, if the file cannot be used, and for a model with several
+    inputs or with more outputs than a detector (one) or a recogniser (two) has.
     """
     try:
         config = inference_config(info)

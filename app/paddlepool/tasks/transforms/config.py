@@ -149,9 +149,9 @@ class CropImage(Parameters):
 
 
 class CenterCrop(Parameters):
-    """PaddleX: crop video frames to a square in the centre.
+    """PaddleX, for models of videos: crop to a square in the centre with sides of `target_size`.
 
-    `do_round` rounds the position of the square's corner instead of truncating it.
+    `do_round` rounds the position of the square's corner instead of rounding it down.
     """
 
     target_size: Side
@@ -182,8 +182,9 @@ class DetResizeForTest(Parameters):
     """PaddleOCR's detectors: resize to a limit on a side, or to a fixed size.
 
     With `image_shape` (height, width), the size is fixed; with `keep_ratio`, only the height is.
-    Without it, `limit_side_len` limits a side as `limit_type` says; det_resize_for_test() describes
-    the types. `resize_long` is the default of `limit_side_len`; detector_limit() fills in the rest.
+    Otherwise, `limit_side_len` limits a side as `limit_type` says; det_resize_for_test() describes
+    the types. `resize_long` is the default of `limit_side_len`. detector_limit() sets what is still
+    missing.
     """
 
     limit_side_len: Side | None = None
