@@ -1,8 +1,8 @@
 """Inputs of a program's trial: their shapes, from several sources, and their values.
 
-An engine can be right only on inputs of a special kind, for example of size 1, without negative
-numbers, or with equal rows. A trial therefore needs several inputs that have none of these
-peculiarities (docs/decisions/0058).
+An engine may be right on inputs of a special kind, for example of size 1, without negative numbers,
+or with equal rows, and wrong on others. A trial therefore needs several inputs that have none of
+these peculiarities (docs/decisions/0058).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -167,5 +167,5 @@ def nbytes(*tensors: Tensors) -> int:
 
 
 def integer_inputs(inputs: Iterable[TensorSpec]) -> list[str]:
-    """Return the names of the integer inputs, whose ranges of values must be found."""
+    """Return the names of the integer inputs, those that are neither floating-point nor bool."""
     return [spec.name for spec in inputs if not spec.dtype.startswith(("float", "bool"))]

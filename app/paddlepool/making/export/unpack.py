@@ -96,7 +96,10 @@ def unpack(
 
 
 def _members(archive: Path, folder: Path) -> Iterator[tuple[int, Callable[[], object]]]:
-    """Yield the size of each regular file of an archive, and the function that unpacks it."""
+    """Yield the size of each regular file of an archive, and the function that unpacks it.
+
+    Raises ConfigError for a file that is no such archive.
+    """
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as opened:
             for entry in opened.infolist():

@@ -118,7 +118,10 @@ def _level(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats]:
 
 
 def _reduced(plane: Pixels, step: int) -> Pixels:
-    """Return the means of blocks of step x step; `step` is a power of two."""
+    """Return the means of blocks of step x step pixels; `step` is a power of two.
+
+    Rows and columns at the end that fill no block are left out.
+    """
     rows, columns = max(1, plane.shape[0] // step), max(1, plane.shape[1] // step)
     plane = plane[: rows * step, : columns * step]
     # OpenCV is several times faster for a factor of two than for any other.
