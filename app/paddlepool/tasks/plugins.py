@@ -1,4 +1,4 @@
-"""Finds and imports what entry points of other packages, or a setting, add, such as tasks."""
+"""Finds and imports additions to the server, such as tasks, by entry points or a setting."""
 
 from __future__ import annotations
 

@@ -177,10 +177,10 @@ def slices_of(
 
 
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
-    """Return sample inputs of a model and the measure of agreement of its outputs; None without.
+    """Return how `paddlepool compare` measures a model: samples, and a measure of agreement.
 
-    They are those of the model's task. A model without a task has them if part_config() finds a
-    text detector or recogniser. Raises ConfigError as agreement_of() does.
+    The model's task defines it. For a model without a task, PartComparison does if it is a text
+    detector or recogniser. Returns None for any other. Raises ConfigError as agreement_of() does.
     """
     task = task_of(info)
     if task is None:

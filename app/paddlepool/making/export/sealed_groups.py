@@ -63,7 +63,7 @@ class Usage:
     """What is known about the use of a model, for its new config.toml.
 
     `pipeline` is its task. `max_batch_size` applies if rows are independent. `warmup` are shapes of
-    the first input for [[warmup]]. With `on_demand`, the first request starts the processes.
+    the only input for [[warmup]]. With `on_demand`, the first request starts the processes.
     """
 
     pipeline: str | None = None

@@ -156,10 +156,10 @@ def run_trial(
 def _named_shapes(
     spec: PredictorSpec, config: ModelConfig, shapes: Sequence[Shapes]
 ) -> tuple[str, list[Shapes]]:
-    """Return the shapes that the user or the model names, and the name of their source, first.
+    """Return the name of a source of shapes, and the shapes that it has.
 
-    The first source that has shapes counts: --shape (all of `shapes`), [[warmup]] (the largest and
-    the smallest), else inference.yml, as described_shapes() reads it, possibly none. Raises
+    It is the first of --shape (all of `shapes`) and [[warmup]] (the largest and the smallest) that
+    has any, else inference.yml, with the result of described_shapes(), which may be empty. Raises
     ConfigError if shapes of --shape or [[warmup]] do not fit.
     """
     if shapes:
@@ -194,8 +194,9 @@ def _plans(spec: PredictorSpec, sizes: Sequence[Sizes], rows: int) -> list[Shape
 class _Trials:
     """Runs the program, and collects what the runs show. A process that dies is replaced.
 
-    `seen` are the outputs of all cases, `notes` findings for the user. `not_finite` says which
-    outputs of the last random case were not finite. `refusal` is the last error of outputs().
+    `seen` are the outputs of all runs that gave a case, `notes` findings for the user. `not_finite`
+    says which outputs of random_case() were last not finite. `refusal` is the last error of
+    outputs().
     """
 
     def __init__(self, spec: PredictorSpec, open_predictor: PredictorFactory) -> None:

@@ -236,7 +236,7 @@ def _constants(graph: Any) -> dict[str, NDArray[np.float32]]:
 
 @dataclass(frozen=True, slots=True)
 class BertDirectory:
-    """A published BERT: `options` are the fields of BertConfig, `state` is the served network's."""
+    """A published BERT: `options` are fields of BertConfig, `state` the served network's arrays."""
 
     options: dict[str, Any]
     state: Arrays

@@ -44,7 +44,7 @@ class ClassifyOptions(Options):
 
 
 class ClassifyRequest(NamedTuple):
-    """The bytes of a picture file, and how many labels to return; None means the model's number."""
+    """The bytes of a picture file, and how many labels to return; None means Classifier.top."""
 
     body: bytes
     top: int | None = None
@@ -59,7 +59,7 @@ class ClassifyResult(NamedTuple):
 
 
 def probabilities(values: NDArray[Any], softmax: bool | None) -> NDArray[Any]:
-    """Return the scores of the classes (classes) from the model's `values` for one picture.
+    """Return the score of each class from `values` (classes), the model's output for one picture.
 
     A softmax is applied if `softmax` is true. If it is None, one is applied unless the values look
     like probabilities: they are from 0 to 1, and their sum is near 1 (SUM_TOLERANCE).

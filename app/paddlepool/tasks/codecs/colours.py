@@ -58,7 +58,7 @@ def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
 def _reader(source: str, mode: str, profile: object) -> Callable[[Image.Image], Pixels]:
     """Return a function that converts a part of a picture from the mode `source` to `mode`.
 
-    The function applies the ICC profile if to_srgb() says so.
+    The function applies the ICC profile if the conditions of to_srgb() are met.
     """
 
     def plain(part: Image.Image) -> Pixels:

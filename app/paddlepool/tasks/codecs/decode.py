@@ -253,8 +253,10 @@ def _is_cut_short(body: bytes, image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the EXIF orientation; 1 (upright) if it is missing, unreadable or in metadata of more
-    than EXIF_BYTES."""
+    """Return the EXIF orientation; 1 (upright) if it is missing or cannot be read.
+
+    Metadata of more than EXIF_BYTES is not read.
+    """
     if any(len(image.info.get(name) or b"") > EXIF_BYTES for name in _METADATA):
         return 1
     try:

@@ -30,9 +30,9 @@ BLOCK_BYTES = 512  # the unit of st_blocks
 class PictureStore:
     """Opens shared memory for pictures, and limits the bytes of all charged pictures to `budget`.
 
-    `held` is the number of bytes charged now. A picture is charged after it has been decoded, and a
-    codec process may keep it open after its end. So all pictures together can take `budget` bytes
-    plus one picture for each process.
+    `held` is the number of bytes charged now. A picture is charged only after it has been decoded,
+    and a codec process may keep it open after the block of open(). So all pictures together can
+    take `budget` bytes plus one picture for each process.
     """
 
     def __init__(self, *, budget: int) -> None:

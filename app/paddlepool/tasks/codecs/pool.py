@@ -228,7 +228,7 @@ class CodecPool:
     async def opened(self) -> None:
         """Wait until every process has been open and warm once.
 
-        Raises BackendError after START_SECONDS.
+        Raises BackendError if that takes more than START_SECONDS.
         """
         opened = [instance.opened for instance in self._instances]
         if opened and (await asyncio.wait(opened, timeout=START_SECONDS))[1]:
@@ -388,7 +388,7 @@ def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors
 
 
 def check_pixels(call: Mapping[str, Any], pixels: int) -> None:
-    """Raise ValueError unless `pixels` is from 1 to the limit for a picture that `call` has."""
+    """Raise ValueError unless `pixels` is from 1 to the limit in `call`, a request's values."""
     most = call["limits"]["pixels"]
     if not 0 < pixels <= most:
         raise ValueError(f"a picture of {pixels} pixels, limit {most}")
@@ -397,8 +397,8 @@ def check_pixels(call: Mapping[str, Any], pixels: int) -> None:
 def check_types(value: Any, expected: Any) -> None:
     """Raise ValueError unless `value` has the form of `expected`.
 
-    That is `int` or `float`, which a finite number of at least 0 of just this type fits, or a list
-    or dict of such forms, which one with as many items or equal keys fits.
+    `expected` is `int` or `float`, or a list or dict of such forms. A number must have just this
+    type, be finite and be at least 0. A list must have as many items, a dict equal keys.
     """
     if isinstance(expected, dict) and type(value) is dict and value.keys() == expected.keys():
         value, expected = [value[key] for key in expected], list(expected.values())

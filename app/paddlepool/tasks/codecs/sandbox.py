@@ -22,11 +22,11 @@ _function = functools.cache(pkgutil.resolve_name)
 
 
 def open_sandbox(_: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Set the limits of this codec process, and return no values and the handler of its calls.
+    """Set the limits of this codec process; return an empty mapping and the handler of its calls.
 
     A message to the handler is {"function": "module:name", "meta": {…}}. The handler returns what
-    `function(meta, arrays, descriptors)` returns, and raises its errors, but WorkerCrashed if
-    memory runs out.
+    `function(meta, arrays, descriptors)` returns, and raises its errors. If memory runs out, it
+    raises WorkerCrashed.
     """
     lower_limit(resource.RLIMIT_CORE, 0)  # a core file would hold a client's picture
     lower_limit(resource.RLIMIT_FSIZE, MAX_FILE_BYTES)

@@ -70,7 +70,7 @@ def _figures(
 ) -> tuple[Value, ...]:
     """Return the values of COLUMNS for the known lines of `pages` and the lines `read`, by name.
 
-    A share is 1 if there is nothing that it could be a share of.
+    A share is 1 if its denominator is 0.
     """
     lines = right = own_lines = known = found = own = 0
     for name, expected in pages.items():

@@ -2,7 +2,7 @@
 
 The functions from open_page() to warm_up() are Handlers (`paddlepool.engine.process.worker`). All
 but warm_up() return the seconds that each stage took. `descriptors[0]` is the picture's memory; the
-picture in it is RGB. The arguments `meta` are described as "meta: …".
+picture in it is RGB. The keys of `meta` follow "meta:".
 """
 
 import time

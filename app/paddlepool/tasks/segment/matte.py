@@ -395,7 +395,7 @@ REACH = 3.0
 def drop_shadow(alpha: Pixels, place: Area, *, opacity: float, width: int) -> Bands:
     """Return the alpha of the shadow of the subject at `place`, for rows that are `width` wide.
 
-    `alpha` (H, W) is the subject's on the canvas; `opacity` is from 0 to 1. The shadow is black.
+    `alpha` (H, W) is the alpha of the subject on the canvas; `opacity` is from 0 to 1.
     """
     longer = max(place.height, place.width)
     sigma = BLUR * longer

@@ -49,7 +49,7 @@ class Parameters(BaseModel):
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Read `[parameters]` of a matting model; `output` is then always a name.
+    """Read `[parameters]` of a matting model. If `output` is missing, it becomes the first one.
 
     Raises ConfigError if they are wrong, or if the model's inputs and outputs do not fit the task.
     """
@@ -108,8 +108,8 @@ MASK_SIZES = {0.0: "empty", 0.05: "up to 5 %", 0.25: "up to 25 %", 0.5: "up to 5
 def mask_slices(info: ServedModelInfo) -> Slices:
     """Return a function that returns the kind of each mask in a model's outputs, as in MASK_SIZES.
 
-    Masks above its last share are named `above 50 %`. Raises ConfigError as read_parameters() and
-    read_semantic() do.
+    Masks above the last share in it are named `above 50 %`. Raises ConfigError as read_parameters()
+    and read_semantic() do.
     """
     semantic = read_semantic(info)
     output = read_parameters(info).output if semantic is None else semantic.output

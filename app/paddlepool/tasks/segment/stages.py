@@ -1,7 +1,7 @@
 """The calls that `/segment` makes into codec processes; the pictures stay in memory between them.
 
 Each public function is a Handler (`paddlepool.engine.process.worker`). Those that serve a
-request return the seconds that each stage took.
+request return the seconds that each stage took. The keys of `meta` follow "meta:".
 """
 
 import math

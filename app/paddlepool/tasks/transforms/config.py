@@ -231,7 +231,7 @@ _NO_EFFECT = re.compile(r"KeepKeys|\w*LabelEncode")
 
 
 class TopK(Parameters):
-    """`Topk`: the number of labels in an answer, and the labels of the classes, if it has any."""
+    """`Topk`: the number of labels in an answer, and the label of each class, or None."""
 
     topk: Annotated[int, Field(ge=1)] = 5
     label_list: tuple[Annotated[str, BeforeValidator(_text)], ...] | None = None
@@ -256,7 +256,7 @@ class TextFromClasses(Parameters):
 
 
 class LabelMap(Parameters):
-    """The number of a class for each pixel. PaddleSeg's files mean it and name no operation."""
+    """The number of a class for each pixel. A file of PaddleSeg implies it without a name."""
 
 
 POSTPROCESS: dict[str, type[Parameters]] = {
