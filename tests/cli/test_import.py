@@ -17,6 +17,7 @@ import yaml
 from paddlepool.cli import main
 from paddlepool.cli.pull import PinnedWheel
 from paddlepool.engine.backends.handler import onnx_bytes
+from paddlepool.making.export.best_class import parts_of
 from paddlepool.models.repository.layout import ModelRepository
 from tests.making.export.wheels import Registry
 from tests.ran import ran
@@ -109,10 +110,15 @@ def test_a_recogniser_returns_the_best_class_of_each_step(folders: Path, reposit
     scores = np.asarray(original.run(None, case.inputs)[0])
     best, score = case.outputs.values()
     assert (best.dtype, score.dtype) == (np.int32, np.float32)
+    assert (scores.shape[-1], parts_of(scores.shape[-1])) == (6, 2)
     assert best.tolist() == scores.argmax(-1).tolist()
     assert score == pytest.approx(scores.max(-1), abs=1e-5)
     weights = (folders / "Tiny_rec" / "inference.pdiparams").read_bytes()
     assert (files.directory / "inference.pdiparams").read_bytes() == weights
+
+
+def test_classes_are_divided_into_few_equal_parts() -> None:
+    assert [parts_of(count) for count in (18385, 6625, 97, 1)] == [5, 53, 1, 1]
 
 
 def archived(folder: Path, file: Path) -> Path:

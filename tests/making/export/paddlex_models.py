@@ -34,11 +34,11 @@ class Map(nn.Layer):
 
 
 class Lines(nn.Layer):
-    """Scores of five classes for each eighth column."""
+    """Scores of six classes for each eighth column."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2D(3, 5, (48, 8), stride=(48, 8))
+        self.conv = nn.Conv2D(3, 6, (48, 8), stride=(48, 8))
 
     def forward(self, x: paddle.Tensor) -> paddle.Tensor:
         return nn.functional.softmax(self.conv(x).squeeze(2).transpose([0, 2, 1]), -1)
@@ -87,7 +87,7 @@ FILES: dict[str, tuple[type[nn.Layer], tuple[int, ...], dict[str, Any]]] = {
         (-1, 3, 48, -1),
         {
             "PreProcess": {"transform_ops": [{"RecResizeImg": {"image_shape": [3, 48, 64]}}]},
-            "PostProcess": {"name": "CTCLabelDecode", "character_dict": ["a", "b", "c"]},
+            "PostProcess": {"name": "CTCLabelDecode", "character_dict": ["a", "b", "c", "d"]},
         },
     ),
     "Tiny_x1.0_cls": (
