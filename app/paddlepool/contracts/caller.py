@@ -23,10 +23,10 @@ class Quota(Protocol):
 class Caller:
     """Who sent a request, by API key or address: the unit of quotas and of fair queues.
 
-    `name` is "key N" for the N-th API key, or the client's address (for IPv6, its network). It is
-    empty if callers are not distinguished, and outside of a request. `may_start` says whether a
-    request of the caller may start an instance group that is not running. `quota` is None if
-    nothing is limited.
+    `name` is "key N" for an API key, counted from 0, or the client's address (for IPv6, its
+    network). It is empty if callers are not distinguished, and outside of a request. `may_start`
+    says whether a request of the caller may start an instance group that is not running. `quota` is
+    None if nothing is limited.
     """
 
     name: str = ""

@@ -120,8 +120,9 @@ class ProcessBackend:
 
     `backends` maps each backend to its target, and `environments` to variables of its processes.
     `held` lists the `paddlepool.engine.process.confinement.MEASURES` in force for the predictor
-    that was opened last; None before the first. With a `suspension`, all predictors for which no
-    other one is passed are stopped while it is held, and run only on idle processors.
+    that was opened last; None before the first. A predictor opened without the argument
+    `suspension` uses that of this object, if there is one: it runs only on idle processors, and is
+    stopped while the suspension is held.
     """
 
     backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)

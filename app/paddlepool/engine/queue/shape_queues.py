@@ -228,11 +228,12 @@ class ShapeQueues:
         return runs
 
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
-        """Return the number of runs until a job that is added now has run, including its own.
+        """Return the runs that a job added now and all waiting jobs of its priority need.
 
-        The job has this `priority` and `rows` rows; `key` is its shape, None if unknown. If the
-        number is unknown, infinity is returned: while jobs of higher priority wait, and while any
-        job waits if there is a `max_delay`.
+        The job has this `priority` and `rows` rows; `key` is its shape, None if unknown. It may run
+        before waiting jobs of another caller, because callers are served in turn. If the number is
+        unknown, infinity is returned: while jobs of higher priority wait, and while any job waits
+        if there is a `max_delay`.
         """
         if self._queues and (self._max_delay or min(self._queues)[0] < priority):
             return math.inf

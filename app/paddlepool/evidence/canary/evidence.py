@@ -131,7 +131,7 @@ def unlike(served: ServedModel, current: ServedModel) -> str:
         return f"its inputs differ from those of version {current.version}"
     if [spec.name for spec in served.outputs] != [spec.name for spec in current.outputs]:
         return f"its outputs differ from those of version {current.version}"
-    own, base = (_documents(model.manifest) for model in (served, current))
+    own, base = (_pipeline_files(model.manifest) for model in (served, current))
     different = sorted(name for name in {**own, **base} if own.get(name) != base.get(name))
     if different:
         return (
@@ -141,8 +141,11 @@ def unlike(served: ServedModel, current: ServedModel) -> str:
     return ""
 
 
-def _documents(manifest: Manifest) -> dict[str, str]:
-    """Return the digests of the files that a pipeline may read: all but programs and self-test."""
+def _pipeline_files(manifest: Manifest) -> dict[str, str]:
+    """Return the digests, by name, of the files that a pipeline may read.
+
+    These are all but the programs, the self-test, and documents such as README and LICENSE.
+    """
     programs = [
         name
         for program in (manifest.reference, *manifest.programs)

@@ -56,7 +56,7 @@ class QualityGate:
         suspension.add(self._process)
 
     def fault(self, conditions: Sequence[str]) -> str | None:
-        """Return why the version fails a condition, "" if it fails none, None while it runs.
+        """Return why the version fails a condition, "" if it meets all, None while measuring.
 
         A measurement that failed is a fault, too. Closes this object if the measurement has ended.
         """

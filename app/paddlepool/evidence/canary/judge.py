@@ -183,10 +183,11 @@ class Judge:
         return trial if stored is not None and stored.state == "testing" else None
 
     def _begin(self, comparison: _Comparison, current: ServedModel) -> None:
-        """Read and open a new version, and begin its trial or continue with it.
+        """Read a new version; unless its trial is decided, open it and begin or continue the trial.
 
-        Does nothing if the trial is decided. Rejects a version that requests cannot test, see
-        unlike(). Tries again later if the version cannot be read.
+        A trial against another current version begins anew. Rejects a version that requests cannot
+        test, see unlike(), or that cannot start. If the version cannot be read or judged now, it is
+        tried again later.
         """
         canary, promotions = comparison.canary, self.control.promotions
         try:

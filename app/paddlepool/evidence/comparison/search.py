@@ -148,7 +148,8 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
     """Write a configuration to the config.toml at `path`, for its default group.
 
     If the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
-    length for each of the `inputs`. Raises ConfigError if the file cannot be changed.
+    length for each of the `inputs`. Raises ConfigError if tomlkit is not installed, or if
+    the file is missing or invalid or would become invalid; and OSError if it cannot be written.
     """
     config = load_config(path)
     with _edited(path) as document:

@@ -67,7 +67,7 @@ class Derivation(Strict):
 class Calibration(Strict):
     """The data on which the ranges of activations were measured, to quantize a program.
 
-    `sha256` is computed from the digests of the files or, for texts, from the texts themselves.
+    `sha256` is computed from the files' own digests, whatever their names and order.
     """
 
     data: str

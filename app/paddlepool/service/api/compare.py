@@ -204,7 +204,8 @@ async def compare_data(
     """Compare instance groups live: times, drift, memory, proof, choice, the last hour.
 
     Buckets are those of /metrics. Quantiles are estimated from them like PromQL's
-    histogram_quantile does. When polling, pass the last interval you have as `after`.
+    histogram_quantile does. `history` has finished intervals only: when
+    polling, pass `interval - 1` of the previous reply as `after`.
     """
     loop = asyncio.get_running_loop()
     text = await loop.run_in_executor(services.operations, _comparison, services, window, after)

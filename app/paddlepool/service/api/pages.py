@@ -106,9 +106,10 @@ def _add(routes: APIRouter, address: str, asset: Asset, headers: Mapping[str, st
 
 
 def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[str, Asset]:
-    """Add a route for files below the folder's address. Return the files it serves, by name.
+    """Add the route `/FOLDER/NAME` for files. Return the files that it serves, by NAME.
 
-    Files whose suffix is not in MEDIA_TYPES are left out.
+    They are files with a suffix in MEDIA_TYPES, and gzipped ones under their name without PACKED.
+    Others are left out.
     """
     files = {
         path.name.removesuffix(PACKED): read_asset(path)

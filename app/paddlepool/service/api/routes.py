@@ -154,7 +154,7 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
 
 
 def whole_number(text: str, *, digits: int = 9) -> int | None:
-    """Convert 1 to `digits` ASCII digits to a number; return None for any other text."""
+    """Return the number that `text` is, None unless it has at most `digits` ASCII digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 

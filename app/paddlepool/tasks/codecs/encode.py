@@ -1,4 +1,4 @@
-"""Encodes arrays that the program has made as PNG, WebP or JPEG, without metadata.
+"""Writes arrays of pixels as PNG, WebP or JPEG files without metadata.
 
 The server runs it only in codec processes.
 """

@@ -189,7 +189,7 @@ def network_input(pixels: Pixels, size: int, mean: Sequence[float], std: Sequenc
 
 
 def confidence(mask: Floats) -> float:
-    """Return the mean of |2p - 1| over the network's own probabilities p, from 0 to 1."""
+    """Return the mean of |2p - 1| over the values p of a mask, from 0 to 1."""
     return float(np.abs(2.0 * np.clip(mask, 0.0, 1.0) - 1.0).mean())
 
 

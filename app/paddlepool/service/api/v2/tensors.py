@@ -53,8 +53,9 @@ def read_inputs(
 ) -> dict[str, Array]:
     """Read the tensors of a request's `inputs`; `raw` contains the bytes after its JSON.
 
-    `specs` describe the inputs that the model or task has; one may be absent. With `of_task`,
-    shapes are checked before any string is read; an additional last axis of size 1 is accepted and
+    `specs` describe the inputs that the model or task has. Inputs that the request lacks are not in
+    the result; the caller decides whether they are required. With `of_task`, the shape of a tensor
+    is checked before its strings are read; an additional last axis of size 1 is accepted and
     dropped. `content_type` is the default for inputs that name none. Raises InvalidTensor, whose
     message names the tensor and what was expected.
     """
