@@ -160,7 +160,7 @@ def significant(value: float) -> float:
 
 
 def window_seconds(history: History, intervals: int) -> float:
-    """Return the length of a window in seconds: `intervals` intervals, the last of which is now.
+    """Return the seconds of a window: `intervals` intervals, the last one only up to now.
 
     It is shorter if the server started later than such a window begins, and never 0.
     """
@@ -170,7 +170,10 @@ def window_seconds(history: History, intervals: int) -> float:
 
 
 def history_of(history: History, after: int) -> list[HistorySeries]:
-    """Return each group's finished intervals of the last hour with a number above `after`."""
+    """Return, for each group, the finished intervals in which it ran and which follow `after`.
+
+    `after` is the number of an interval. Intervals before the last hour are left out.
+    """
     columns = []
     for series, intervals in sorted(history.runs(after).items()):
         times = [estimated(RUN_SECONDS, counts, *SHARES) for _, counts in intervals]

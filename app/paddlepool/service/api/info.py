@@ -177,8 +177,8 @@ ExtraMembers = Callable[[Services], Mapping[str, Any]]
 def router(*, card: Sequence[str], extra: Sequence[ExtraMembers] = ()) -> APIRouter:
     """Build the routes of /info and /metrics.
 
-    /info shows the parameters of each model that `card` names, and the members that each function
-    of `extra` returns.
+    `card` names the parameters that /info shows for each model. Each function of `extra` returns
+    further members of its document.
     """
 
     async def info(services: ServicesDep) -> Info:
@@ -234,7 +234,7 @@ def processor_info() -> ProcessorInfo:
 
 
 def shown(index: Sequence[ModelStatus]) -> Iterator[ModelStatus]:
-    """Yield all versions, except those that are not loaded while a newer one is ready.
+    """Yield all versions, except those with the reason NOT_LOADED that are older than a ready one.
 
     `index` has the newest version of each model first.
     """

@@ -154,7 +154,7 @@ def split_model(model: str | None) -> tuple[str | None, int | None]:
 
 
 def whole_number(text: str, *, digits: int = 9) -> int | None:
-    """Return the number that `text` is, None unless it has at most `digits` ASCII digits."""
+    """Return the number that `text` is; None unless it consists of 1 to `digits` ASCII digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None
 
 
@@ -201,8 +201,8 @@ class TaskRoute(APIRoute):
 
     The route supplies `request`, `services` and `routing`, and reads `body`, a pydantic model, from
     JSON. Any other parameter is a text of the query; it is None if absent. Raises
-    RequestValidationError for a wrong body or routing parameter, and the errors of read_body() and
-    timeout_seconds().
+    RequestValidationError for a wrong body or routing parameter, and the errors of
+    Exchange.receive(), read_body() and timeout_seconds().
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:

@@ -152,7 +152,7 @@ class Calls:
     async def received(
         self, messages: AsyncIterator[bytes], context: Any, streams: Budget
     ) -> AsyncGenerator[bytes, None]:
-        """Yield a stream's messages. Ends the call if `streams` is full or the next one is late."""
+        """Yield a stream's messages. Ends the call if `streams` is full or a message is late."""
         try:
             with streams.held(), suppress(StopAsyncIteration):
                 while True:

@@ -134,8 +134,9 @@ def read_version(text: str) -> int | None:
 def _document(request: Any, tensors: list[memoryview]) -> dict[str, Any]:
     """Convert the request to the HTTP API's document, which declares `tensors` as raw.
 
-    Raises InvalidTensor if the number of `tensors` is neither 0 nor that of the inputs, or if an
-    input has no data or names shared memory.
+    Raises InvalidTensor if the number of `tensors` is neither 0 nor that of the inputs, if an input
+    has no data, has contents of a datatype that is not in CONTENTS or names shared memory, and as
+    read_parameters() does.
     """
     if tensors and len(tensors) != len(request.inputs):
         raise InvalidTensor(

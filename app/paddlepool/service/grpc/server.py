@@ -225,7 +225,10 @@ Status = health_pb2.HealthCheckResponse
 
 
 def methods(services: Services, messages: Messages) -> list[Method]:
-    """Return all methods. STREAM answers each message of its stream like INFER."""
+    """Return the protocol's methods and those of HEALTH.
+
+    STREAM answers each message of its stream like INFER.
+    """
     infer = partial(_infer, services, messages)
     handlers = {name: partial(_serve, name, services, messages) for name in PATHS}
     handlers |= {INFER: infer, STREAM: infer}

@@ -167,7 +167,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Go on with HTTP/1.1 although the request offers another protocol (RFC 9110, 7.8).
 
         `rest` has the bytes after the headers. The parser expects the other protocol there, so a
-        new one reads the body.
+        new parser reads the body.
         """
         if self._body_framing:
             events = EventsAfterHead(self)
@@ -410,7 +410,7 @@ class EventsAfterHead:
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Split a request target into authority (empty unless it is a URL) and path with query.
 
-    Raises Refused (400) for an invalid target.
+    Raises Refused (400) for a URL that is invalid or not one of HTTP.
     """
     if b"://" not in target or target.startswith(b"/"):
         return b"", target

@@ -90,7 +90,7 @@ async def send_packed(
 ) -> None:
     """Send a reply with its whole body; compress it if the request's `headers` accept gzip.
 
-    Replies of the UNCOMPRESSED_TYPES, and short ones, stay as they are.
+    Replies that are short, of the UNCOMPRESSED_TYPES or encoded already stay as they are.
     """
     accepted = ACCEPTS_GZIP.search(headers.get("accept-encoding", ""))
     scope = {"type": "http", "headers": [(b"accept-encoding", b"gzip")] if accepted else []}

@@ -140,7 +140,10 @@ class Exchange:
         return self._cancelled
 
     def close(self) -> None:
-        """Return the body's bytes to the budget, and stop watching. The object is then unusable."""
+        """Return the body's bytes to the budget, and stop watching.
+
+        Afterwards receive() and send() must not be called.
+        """
         self._bodies.give_back(self._received)
         self._stop_watching()
         # Break reference cycles: with the scope, and with the frame of a cancelled task.

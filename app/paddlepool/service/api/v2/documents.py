@@ -189,7 +189,10 @@ def _requested_outputs(listed: Any, known: Mapping[str, TensorSpec]) -> dict[str
 
 
 def name_in(parameters: Mapping[str, Any], name: str, *, of: str) -> str | None:
-    """Return a parameter that names `of`, or None if it is missing. Raises InvalidTensor."""
+    """Return the parameter `name`, or None if it is missing. Raises InvalidTensor if it is no text.
+
+    `of` says in the error what the parameter names, such as "a model".
+    """
     value = parameters.get(name)
     if value is not None and not isinstance(value, str):
         raise InvalidTensor(f"parameter {name} must be the name of {of}")

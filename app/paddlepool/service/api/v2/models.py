@@ -1,9 +1,8 @@
 """The endpoints under /v2 besides inference: health, metadata, statistics and model control.
 
 Configuration and statistics have the form that Triton's tools read. A task's whole pipeline appears
-as an ensemble of one step. If the repository has a model with a task's name, the name means the
-model under /v2, and only the task's own endpoint answers for the task.
-`paddlepool.service.api.middleware.keys` checks the admin key of model control.
+as an ensemble of one step. If a model that takes tensors has a task's name, the name means the
+model, and the task has only its own endpoint. `middleware.keys` checks the admin key.
 """
 
 import asyncio
@@ -34,8 +33,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
-"""The version of every task. It has no other."""
+VERSION = 1  # the only version of a task
 PLATFORM = "ensemble"
 PLATFORMS = {"paddle": "paddle_inference", "onnx": "onnxruntime_onnx"}
 """Triton's names for the formats of a version's reference program."""
@@ -164,7 +162,7 @@ async def live() -> Response:
 
 
 async def ready(services: ServicesDep) -> Response:
-    """200 if every model of the repository is ready and the server is not stopping."""
+    """200 if the server has models, all are ready, and it has neither failed nor begun to stop."""
     check_server(services)
     return JSONResponse({"ready": True})
 
@@ -176,7 +174,7 @@ def ready_model(services: Services, model: str, version: int | None) -> Response
 
 
 def check_server(services: Services) -> None:
-    """Raise ModelNotReady if the server stops or has failed, or has no model or one not ready."""
+    """Raise ModelNotReady if the server stops, failed, has no model or one that is not ready."""
     if services.lifecycle.draining:
         raise errors.ModelNotReady("The server is stopping.")
     if services.lifecycle.failure:
@@ -471,9 +469,11 @@ async def unload(model: str, request: Request, services: ServicesDep) -> Respons
 
 
 async def unload_model(services: Services, model: str, parameters: Mapping[str, Any]) -> None:
-    """Unload a model and wait for its requests. Raises InvalidParameter and ModelNotFound."""
-    # A composed model is not served without its parts, and they are never unloaded with it, so
-    # unload_dependents has no effect.
+    """Unload a model; return when its requests have ended, or after the drain timeout.
+
+    Raises InvalidParameter and ModelNotFound.
+    """
+    # Parts are never unloaded with a composed model, so unload_dependents has no effect.
     dependents = parameters.get("unload_dependents")
     if set(parameters) - {"unload_dependents"} or not isinstance(dependents, bool | None):
         raise errors.InvalidParameter("the only parameter is unload_dependents: true or false")
@@ -481,10 +481,10 @@ async def unload_model(services: Services, model: str, parameters: Mapping[str, 
 
 
 async def _member(request: Request, name: str, default: T, what: str) -> T:
-    """Return the member `name` of the JSON body; `default` if it or the body is missing, or null.
+    """Return the member `name` of the JSON body, or `default` if it is missing or null.
 
-    Any Content-Type is accepted. Raises InvalidParameter for other members, and for a value of
-    another type than `default`; `what`, such as "true or false", describes the type.
+    An empty body counts as {}. Any Content-Type is accepted. Raises InvalidParameter for other
+    members, and for a value of another type than `default`; `what` names the needed type.
     """
     body = await request.body()
     document = json_object(body) if body else {}
