@@ -33,8 +33,8 @@ def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
     The directory must hold one file, the sample, and may hold an earlier answer. Returns the
     answer. The pipeline's check() must accept the answer after a conversion to JSON and back,
     because a server compares with the stored answer. Raises ExportError if it does not, if the
-    directory holds other files, and if it has a manifest already. Raises the errors of
-    opened_parts() and of the request.
+    directory does not hold exactly one sample, and if it has a manifest already. Raises the errors
+    of opened_parts() and of the request.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if (directory / MANIFEST).exists():

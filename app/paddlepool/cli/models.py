@@ -203,8 +203,8 @@ def _verify(args: argparse.Namespace) -> int:
 def _verified(repository: ModelRepository, name: str, version: int, *, run: bool) -> str:
     """Verify a version and, if `run`, run its self-test; return the result as a phrase.
 
-    A composed model is opened with its parts and answers its sample request. Raises the errors of
-    reading the version and of the test.
+    The self-test of a composed model opens its parts and answers its sample request. Raises the
+    errors of reading the version and of the test.
     """
     if repository.config(name).parts:
         from paddlepool.cli.composed import tested  # imports the server
@@ -382,7 +382,7 @@ def _end_with_input() -> None:
 
 
 def _check_quality_options(args: argparse.Namespace) -> None:
-    """Raise ConfigError for options that cannot be combined, before anything runs."""
+    """Raise ConfigError for options that cannot be combined, and for a --limit below 1."""
     unused = [
         option
         for option in ("data", "smoke", "limit", "group", "json", "write_cards")

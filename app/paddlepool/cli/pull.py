@@ -111,9 +111,10 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 
 
 def _pull_ocr(repository: Path, *, timeout: float) -> None:
-    """Publish the models that read text, with model cards, and print what was done.
+    """Publish the models that read text, with a model card for each part of `ocr`.
 
-    Does nothing if the model `ocr` has a version. Raises the errors of import_source().
+    Prints what was done. If the model `ocr` has a version already, only says so. Raises the errors
+    of import_source().
     """
     if (repository / OCR).is_dir() and (versions := ModelRepository(repository).versions(OCR)):
         print(f"{repository / OCR / str(versions[0])} is there already")

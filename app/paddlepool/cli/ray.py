@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM, then remove the application, and Ray if it was started here.
+    """Serve until SIGINT or SIGTERM, then end the application, and Ray if it was started here.
 
     Raises ConfigError if Ray is not installed or an option is invalid.
     """

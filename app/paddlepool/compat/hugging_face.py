@@ -69,7 +69,7 @@ class HubLabel(BaseModel):
 
 
 class Segment(BaseModel):
-    """The foreground. A reply has this segment, or with a higher `threshold` none."""
+    """The foreground. A reply has this segment, or none if its score is below `threshold`."""
 
     label: str
     score: float = Field(ge=0, le=1, description="Confidence of the network over the whole mask.")

@@ -119,7 +119,8 @@ def _urlencoded(body: bytes, most: int) -> dict[str, Any]:
 
     A picture in base64 is not decoded like other text: it may be megabytes long with few encoded
     characters, and an unencoded plus sign in it is not a space. Raises InvalidParameter for more
-    than `most` fields besides the picture, and for a field that is too long.
+    than `most` + 1 fields, for one that is too long, and for a picture in which other characters
+    than QUOTED are encoded.
     """
     pairs = body.split(b"&", most + 1)
     if len(pairs) > most + 1:
