@@ -43,7 +43,8 @@ class ApiError(RequestFailed):
 
     `code` is stable and meant for programs, `detail` for people. `limit` and `received` are the
     violated limit and the received value, `errors` has one entry for each wrong field,
-    `retry_after` is in seconds. Each is None, or empty, if the server does not send it.
+    `retry_after` is in seconds. If the server does not send them, `code` is "unknown", `errors` is
+    empty, and `limit`, `received` and `retry_after` are None.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ BY_HUNDRED = {4: InvalidRequest, 5: ServerFault}
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """Return the error that an error reply describes; a proxy's reply without a document, too."""
+    """Return the error for an error reply, also for a proxy's reply without a JSON document."""
     status, headers = response.status_code, response.headers
     problem = _problem(response)
     members = {

@@ -43,7 +43,7 @@ MAX_WAIT_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often and after which delay to retry a 429, a 503 or a lost connection.
+    """How often and after which delay to retry a 429, a 503 or a refused or lost connection.
 
     `attempts` includes the first one; 1 never retries. `base_seconds` is the first delay if the
     server names none; it doubles each time, up to MAX_WAIT_SECONDS. Up to a quarter of a delay is

@@ -61,9 +61,9 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
     """Print the labels of each picture, or write them to a file.
 
     Returns 0 if every picture has labels, 1 if some failed, 2 if there is no picture, and 130 after
-    Ctrl-C. With -o, the next run of the same command sends only the pictures that have not been
-    answered yet. Raises CommandError for wrong options, and if the server is gone or would reject
-    every picture.
+    Ctrl-C. If a run with -o ends before every picture has an answer, the same command continues
+    with the pictures that have none. Raises CommandError for wrong options, and if the server is
+    gone or would reject every picture.
     """
     connect = partial(connect, api_key=key_fits(args.api_key))
     if args.output and args.output.suffix not in FORMATS:

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, *, connect: Callable[..., Client] = Client) ->
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters that affect the result, except the background picture.
+    """Return the parameters that affect the result; `bg_image` is the background's path.
 
     Parameters that the command leaves out are missing, but not `output`, `format` and `crop`.
     Raises CommandError if `-o` names a file with the suffix of an unsupported format.
