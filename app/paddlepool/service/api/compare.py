@@ -37,7 +37,10 @@ class Times(BaseModel):
 
 
 class Replays(BaseModel):
-    """Requests that ran again on a group in the window, and how they agree with the answers."""
+    """Requests that ran again on a group in the window, and how they agree with the answers.
+
+    They are counted for all versions of the model together.
+    """
 
     count: int
     same_bits: int = Field(description="Number of replays with identical outputs, bit by bit.")

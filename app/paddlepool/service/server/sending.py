@@ -169,7 +169,7 @@ class WholeReply:
 
 
 class Lingering:
-    """Ends a connection LINGER_SECONDS after begin(); until then, data is read and discarded."""
+    """Ends a connection LINGER_SECONDS after begin(); discards up to LINGER_BYTES until then."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
