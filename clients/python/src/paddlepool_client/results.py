@@ -195,9 +195,9 @@ class Model:
     """One version of a model in the server's repository.
 
     `state` is READY, LOADING or UNAVAILABLE, and `reason` says why it is not ready. `task` is the
-    task that uses it. `predictors` are the valid values of the option `predictor`; info() says
-    which are ready, and why the others are not. A member is None if the model has no such value, or
-    while the version is not served.
+    task that uses it. `predictors` are its instance groups, which the option `predictor` names;
+    info() says which are ready, and why the others are not. A member is None if the model has no
+    such value, or while the version is not served.
     """
 
     name: str
