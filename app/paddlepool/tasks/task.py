@@ -90,7 +90,7 @@ def first_route(task: Task, settings: Settings) -> str:
 
 
 def offline(name: str) -> Callable[..., Any]:
-    """Return a function that imports `name` ("module:attribute") when it is called, and calls it.
+    """Return a function that calls `name` ("module:attribute") and imports it only then.
 
     Only commands call the returned function: the server process must not load picture decoders.
     """
@@ -128,8 +128,9 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
     """Return the task that config.toml names as the model's `pipeline`; None if it names none.
 
-    `tasks` defaults to load_tasks(). Raises ConfigError if there is no such task, or if the model
-    lacks a part that is not optional or has a part that the task does not declare.
+    `tasks` defaults to load_tasks(). Raises ConfigError as load_tasks() does, if there is no such
+    task, or if the model lacks a part that is not optional or has one that the task does not
+    declare.
     """
     if info.pipeline is None:
         return None
@@ -179,8 +180,9 @@ def slices_of(
 def comparison_of(info: ServedModelInfo) -> TaskComparison | None:
     """Return how `paddlepool compare` measures a model: samples, and a measure of agreement.
 
-    The model's task defines it. For a model without a task, PartComparison does if it is a text
-    detector or recogniser. Returns None for any other. Raises ConfigError as agreement_of() does.
+    The model's task defines it. Without a task, a text detector or recogniser has PartComparison.
+    Returns None for any other model without a task, and if the task has no comparison. Raises
+    ConfigError as agreement_of() does.
     """
     task = task_of(info)
     if task is None:

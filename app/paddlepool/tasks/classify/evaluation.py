@@ -36,7 +36,7 @@ class LabelComparison:
         return [(file.name, self._tensors(file)) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return no samples: most models have inputs of one shape, as the self-test has."""
+        """Return no samples: the self-test's input is enough, as most models accept one shape."""
         return []
 
     def _tensors(self, path: Path) -> Tensors:

@@ -145,10 +145,11 @@ def _specs(specs: Sequence[TensorSpec]) -> str:
 def _read_file(
     info: ServedModelInfo, parameters: Parameters
 ) -> tuple[Operations, Sequence[str] | None, int]:
-    """Return the operations of inference.yml, changed by the parameters, its labels and its `topk`.
+    """Return the operations, the labels and the `topk` of inference.yml.
 
-    The labels are None if the file has none. Raises ConfigError if the file is wrong or is not that
-    of a classifier, or if a parameter cannot be applied to it.
+    The parameters have changed the operations. The labels are None if the file has none. Raises
+    ConfigError if the file is wrong or is not that of a classifier, or if a parameter cannot be
+    applied to it.
     """
     # Imported here: a server without such a model saves the memory.
     from paddlepool.tasks.transforms.config import TopK, inference_config
@@ -326,7 +327,7 @@ def _free(side: int) -> str:
 def _made_size(operations: Operations) -> tuple[int, int]:
     """Return the height and width that the operations produce; -1 for both if they are not fixed.
 
-    They are fixed by a drawing, by a crop, or by a resize to both sides.
+    They are fixed by a Drawing, by a CropImage, or by a ResizeImage without `resize_short`.
     """
     height, width = -1, -1
     for name, values in operations:

@@ -25,9 +25,9 @@ _PROBE = np.stack(np.meshgrid(*[_LEVELS[::15]] * 3), axis=-1).reshape(1, -1, 3)
 def to_srgb(image: Image.Image, cover: Pixels | None = None) -> Pixels:
     """Convert a loaded picture to RGBA if any pixel is transparent, else to RGB.
 
-    Colours become white where alpha is 0. `cover` (H, W) is an alpha that `image` itself lacks; the
-    lower of the two counts. An ICC profile is applied, unless it is broken, larger than
-    PROFILE_BYTES, almost sRGB or for another colour space.
+    Colours become white where alpha is 0. `cover` (H, W) is an alpha in addition to that of
+    `image`; the lower of the two counts. An ICC profile is applied, unless it is broken, larger
+    than PROFILE_BYTES, almost sRGB or for another colour space.
     """
     profile = image.info.get("icc_profile")
     if image.mode.startswith("I"):

@@ -204,8 +204,8 @@ def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
 
     The transparent colour has as many bits as the file's samples, but Pillow compares it with
     samples of 8 bits. For grey of up to 8 bits and for 8-bit RGB, the colour in `image.info` is
-    therefore converted to 8 bits, and None is returned. For 16-bit RGB, it is removed from there,
-    and the alpha is returned.
+    therefore converted to 8 bits, and None is returned. With 16 bits, the alpha is returned; for
+    RGB, the colour is also removed from there.
     """
     key, bits = image.info["transparency"], body[BIT_DEPTH]
     if image.mode == "L":

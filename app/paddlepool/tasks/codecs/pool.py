@@ -249,11 +249,11 @@ class CodecPool:
     ) -> asyncio.Future[Reply]:
         """Queue the call `function(meta, arrays, descriptors)` for a codec process.
 
-        `function` is "module:name"; it returns a mapping of JSON values and arrays, which become
-        the Reply. Pass `urgent` for arrays that the server has made and for the last steps of a
-        request, such as encoding: an urgent call is scheduled before the others, does not count
-        against `queue_size`, and may run until its deadline. Raises Overloaded if the queue is full
-        or too slow for the deadline, or if the pool is closed.
+        `function` is "module:name"; it returns a mapping of JSON values, and a mapping of arrays.
+        Both become the Reply. Pass `urgent` for arrays that the server has made and for the last
+        steps of a request, such as encoding: an urgent call is scheduled before the others, does
+        not count against `queue_size`, and may run until its deadline. Raises Overloaded if the
+        queue is full or too slow for the deadline, or if the pool is closed.
 
         The future raises the function's InputError or OperatorError as it is, and another error as
         BackendError. It raises DeadlineExceeded if the deadline passed in the queue, before
@@ -299,7 +299,10 @@ class CodecPool:
         return self._batcher.live
 
     async def close(self) -> None:
-        """Fail the queued calls with Overloaded, end every process, and wait until it has ended."""
+        """Fail the queued calls with Overloaded, and end every process.
+
+        Running calls may end within ABORT_SECONDS. Waits up to OPENING_SECONDS more.
+        """
         self._batcher.close(errors.Overloaded("the server is stopping"))
         await close_all(self._instances)
 

@@ -21,9 +21,9 @@ UNSUPPORTED = {
 def options_of(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of an OcrRequest for the fields of PaddleX's request.
 
-    Other fields are ignored. As in PaddleX, null and 0 stand for the default. A
-    `textDetLimitSideLen` from 1 to 31 counts as 32. Raises InvalidParameter for a wrong or
-    unsupported value.
+    Other fields are ignored. As in PaddleX, null stands for the default, and so does 0 in a field
+    named `textDet…` or `textRec…`. A `textDetLimitSideLen` from 1 to 31 counts as 32. Raises
+    InvalidParameter for a wrong or unsupported value.
     """
     kind = document.get("fileType")
     if kind == PDF and kind is not None and kind is not False:
@@ -59,7 +59,8 @@ def document_of(
 ) -> dict[str, Any]:
     """Return PaddleX's reply to the request `document`; its members for pictures are null.
 
-    `log_id` is used if the request has no `logId`; `min_score` is repeated in the reply.
+    `log_id` is used if the request's `logId` is no text or is empty; `min_score` is repeated in the
+    reply.
     """
     turn = document.get("useDocOrientationClassify") is True
     text = document.get("logId")

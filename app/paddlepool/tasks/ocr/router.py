@@ -132,7 +132,8 @@ async def read_text(request: Request, services: ServicesDep) -> Response:
     """Takes pictures as files of a form, as the body, or in JSON.
 
     JSON has `image` or `images` in base64. With PaddleX's member `file`, the request and its reply
-    are those of PaddleX's pipeline OCR. Each page of a TIFF is a page of the reply.
+    are those of PaddleX's pipeline OCR, and only the first page of a TIFF is read. Otherwise, each
+    page of a TIFF is a page of the reply.
     """
     kind = media_type(request)
     may_be_json = kind == _JSON or kind in UNDECLARED_TYPES

@@ -34,8 +34,8 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
 
     The first model is the detector, or the one that finds the page's orientation. Transparent parts
     become contrasting_ground(). If `place` is 0, the reply has the result of pages_of() as
-    `places`, else none. Raises InputError for a bad picture, or one that is too large for a PNG if
-    one was requested.
+    `places`, else none. Raises InputError for a bad picture, or for one that is too large for a
+    requested PNG.
 
     meta: limits; operations of the first model; most_side, as for within(); format of the result;
     place, the `page` for decode(); and most_pages, the maximum number of places.

@@ -54,8 +54,8 @@ class MaskScores:
 def measure(predictions: Iterable[Floats], truths: Iterable[Pixels]) -> MaskScores:
     """Compare predicted masks (H, W) from 0 to 1 with the true masks, uint8, one for each.
 
-    For F and IoU, a pixel of a true mask is foreground above 127, and for IoU, one of a prediction
-    above 0.5. The IoU of two empty masks is 1.
+    A pixel of a true mask is foreground above 127. For IoU, a pixel of a predicted mask is
+    foreground above 0.5. The IoU of two empty masks is 1.
     """
     errors, overlaps, precisions, recalls = [], [], [], []
     for prediction, truth in zip(predictions, truths, strict=True):
@@ -262,5 +262,5 @@ class MaskComparison:
         return [(file.name, _tensors(self._info, _picture(file))) for file in files]
 
     def default_samples(self) -> list[tuple[str, Tensors]]:
-        """Return no samples: most models have inputs of one shape, as the self-test has."""
+        """Return no samples: the self-test's input is enough, as most models accept one shape."""
         return []

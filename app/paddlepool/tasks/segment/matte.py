@@ -146,7 +146,7 @@ def tiles(height: int, width: int, *, step: int, side: int) -> Iterator[tuple[Ti
     """Divide a plane into tiles of `side` x `side` blocks; a block is `step` x `step` pixels.
 
     Yields each tile as slices (rows, columns) of blocks, and as slices of pixels. Pixels at the
-    right and bottom that fill no block belong to the last one.
+    right and bottom that fill no block belong to the last tile.
     """
 
     def cut(length: int) -> list[tuple[slice, slice]]:

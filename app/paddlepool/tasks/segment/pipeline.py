@@ -49,7 +49,7 @@ class Parameters(BaseModel):
 
 
 def read_parameters(info: ServedModelInfo) -> Parameters:
-    """Read `[parameters]` of a matting model. If `output` is missing, it becomes the first one.
+    """Read `[parameters]` of a matting model. A missing `output` is set to the first output's name.
 
     Raises ConfigError if they are wrong, or if the model's inputs and outputs do not fit the task.
     """

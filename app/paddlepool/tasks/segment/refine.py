@@ -136,8 +136,8 @@ def _around(marked: Pixels, margin: int) -> Tile | None:
 def undecided(mask: Floats, rows: int, columns: int) -> Floats | None:
     """Return the weight (rows, columns) of the mask's own value: 1 inside undecided regions.
 
-    Outside it falls to 0. An undecided region has values within UNDECIDED and is as broad as BROAD
-    says. Returns None if there is no such region.
+    Outside these, the weight falls to 0. An undecided region has values within UNDECIDED and is as
+    broad as BROAD says. Returns None if there is no such region.
     """
     radius = max(1, round(BROAD * max(mask.shape)))
     region = opened(cv2.inRange(mask, *UNDECIDED), 2 * radius + 1)
@@ -306,8 +306,8 @@ def unexplained(model: ColourModel, alpha: Floats) -> Floats:
 def solved(model: ColourModel, start: Floats, band: Pixels, target: Floats) -> Floats:
     """Solve for the alpha (h, w) inside the band, with conjugate gradients.
 
-    Outside the band, alpha is `start`. Inside, PRIOR is the weight that pulls it to `target`. It
-    takes at most ROUNDS steps.
+    Outside the band, alpha is `start`. Inside, PRIOR is the weight that pulls it to `target`. The
+    solver takes at most ROUNDS steps.
     """
     free, weight = band.astype(np.float32), np.float32(PRIOR)
     alpha = start.copy()

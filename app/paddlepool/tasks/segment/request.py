@@ -54,7 +54,8 @@ def read_colour(text: str) -> Colour:
 def _lengths(text: str, pattern: re.Pattern[str], *counts: int) -> list[tuple[float, str]]:
     """Read numbers with units, separated by spaces or commas.
 
-    Raises ValueError if one does not match the pattern or their number is not one of `counts`.
+    Raises ValueError for a part that does not match the pattern, and for a number of parts that is
+    not one of `counts`.
     """
     parts = text.replace(",", " ").split()
     matches = [match for part in parts if (match := pattern.fullmatch(part))]
@@ -266,8 +267,9 @@ OPTIONS = schemas(SegmentOptions)
 class SegmentRequest(SegmentOptions):
     """One picture and the options for its result.
 
-    If `labels` is set, the result has the mask's pixels in addition to the encoded file. From a
-    semantic segmentation model they are the labels, and the file has a palette.
+    If `labels` is set, `output` must be `mask`; the result then has the mask's pixels in addition
+    to the encoded file. From a semantic segmentation model, they are the labels, and the file has a
+    palette.
     """
 
     body: bytes

@@ -146,7 +146,7 @@ class Parameters(BaseModel):
         return self
 
     def lengths(self) -> tuple[int, ...]:
-        """Return the lengths to which texts are padded: smaller buckets, then `max_tokens`."""
+        """Return the lengths to which texts are padded: buckets below `max_tokens`, then it."""
         return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
 
 

@@ -12,7 +12,7 @@ from paddlepool.tasks.transforms.stages import prepare
 
 
 class PartComparison:
-    """The samples for `paddlepool compare` of a text detector or recogniser, and their measure.
+    """How `paddlepool compare` measures a text detector or recogniser: samples and agreement.
 
     A sample is a picture, prepared by the operations of the model's inference.yml.
     """

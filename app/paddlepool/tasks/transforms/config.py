@@ -130,8 +130,8 @@ INTERPOLATIONS: dict[str, tuple[str, ...]] = {
 class Resize(Parameters):
     """PaddleSeg: resize to `target_size` (width, height), or into it with `keep_ratio`.
 
-    Then the sides are rounded up to multiples of `size_divisor`, if it is set. A `target_size` of
-    -1 keeps the picture's own size.
+    Then the sides are rounded up to multiples of `size_divisor`, if it is set. With a `target_size`
+    of -1, the picture keeps its size, and `size_divisor` has no effect.
     """
 
     target_size: Size | Literal[-1] = -1
@@ -181,10 +181,10 @@ class Normalize(Parameters):
 class DetResizeForTest(Parameters):
     """PaddleOCR's detectors: resize to a limit on a side, or to a fixed size.
 
-    With `image_shape` (height, width), the size is fixed; with `keep_ratio`, only the height is.
-    Otherwise, `limit_side_len` limits a side as `limit_type` says; det_resize_for_test() describes
-    the types. `resize_long` is the default of `limit_side_len`. detector_limit() sets what is still
-    missing.
+    `image_shape` (height, width) fixes the size or, with `keep_ratio`, only the height. Without an
+    `image_shape`, `limit_side_len` limits a side as `limit_type` says; det_resize_for_test()
+    describes the types. `resize_long` is the default of `limit_side_len`. detector_limit() sets
+    what is still missing.
     """
 
     limit_side_len: Side | None = None
@@ -231,7 +231,7 @@ _NO_EFFECT = re.compile(r"KeepKeys|\w*LabelEncode")
 
 
 class TopK(Parameters):
-    """`Topk`: the number of labels in an answer, and the label of each class, or None."""
+    """`Topk`: at most `topk` labels in an answer; `label_list` names the classes, or is None."""
 
     topk: Annotated[int, Field(ge=1)] = 5
     label_list: tuple[Annotated[str, BeforeValidator(_text)], ...] | None = None
@@ -256,7 +256,7 @@ class TextFromClasses(Parameters):
 
 
 class LabelMap(Parameters):
-    """The number of a class for each pixel. A file of PaddleSeg implies it without a name."""
+    """The class of each pixel. The files of PaddleSeg have no name for this operation."""
 
 
 POSTPROCESS: dict[str, type[Parameters]] = {

@@ -24,7 +24,7 @@ Values = NDArray[Any]
 """A picture of uint8 or float32."""
 
 MOST_PIXELS = 16_000_000
-"""Maximum pixels after an operation: those of 4,000 x 4,000, PaddleX's limit for detectors."""
+"""Maximum pixels of a resized picture: those of 4,000 x 4,000, PaddleX's limit for detectors."""
 MOST_PAGE_SIDE = 4000
 STEP = 32
 """The sides of a detector's input are multiples of this."""

@@ -72,7 +72,7 @@ def page(width: int, height: int) -> Pixels:
 
 
 def line(characters: int) -> Pixels:
-    """Return the first `characters` of TEXT as a printed line, with a margin of four pixels."""
+    """Return TEXT, cut to a number of characters, as a printed line (height, width, 3)."""
     font = ImageFont.load_default(32)
     text = TEXT[:characters]
     left, top, right, bottom = (round(side) for side in font.getbbox(text))
