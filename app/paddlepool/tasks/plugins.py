@@ -35,8 +35,9 @@ def declarations(
     """Return the server's own declarations, then those of entry points, then the configured ones.
 
     `group` is the group of the entry points. `own` and `configured` map names to references;
-    `variable` is the environment variable with the configured ones. If a name has the same
-    reference twice, only the first is returned. Raises ConfigError for two different references.
+    `variable` is the environment variable with the configured ones. If a name is
+    declared twice with the same reference, only the first declaration is returned. Raises
+    ConfigError if the references differ.
     """
     installed = [
         Declaration(entry.name, entry.value, f"{entry.dist.name} {entry.dist.version}")

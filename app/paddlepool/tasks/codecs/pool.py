@@ -301,7 +301,7 @@ class CodecPool:
     async def close(self) -> None:
         """Fail the queued calls with Overloaded, and end every process.
 
-        Running calls may end within ABORT_SECONDS. Waits up to OPENING_SECONDS more.
+        A running call is aborted after ABORT_SECONDS. Waits up to OPENING_SECONDS more.
         """
         self._batcher.close(errors.Overloaded("the server is stopping"))
         await close_all(self._instances)

@@ -116,10 +116,9 @@ def open_background(meta: Mapping[str, Any], arrays: Tensors, descriptors: Seque
 def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Turn the model's output `mask`, which is finite, into the encoded result.
 
-    A matting model returns a mask (1, 1, h, w). Any other model returns labels or scores, a batch
-    of one of the outputs that pixel_labels() reads. The reply has the file as `image`, its size,
-    the foreground's `box` and the `confidence`. If the option `labels` is set, it also has the
-    pixels of the result as `labels`.
+    A matting model returns a mask (1, 1, h, w). Any other model returns the labels or scores that
+    label_map() reads. The reply has the file as `image`, its size, the foreground's `box` and the
+    `confidence`. If the option `labels` is set, it also has the pixels of the result as `labels`.
 
     meta: the options and limits, the `shape` of the picture, that of the `background` or None, and
     `foreground`: None for a matting model, else the arguments of foreground_of(). Raises

@@ -146,7 +146,7 @@ class Parameters(BaseModel):
         return self
 
     def lengths(self) -> tuple[int, ...]:
-        """Return the lengths to which texts are padded: buckets below `max_tokens`, then it."""
+        """Return the padded lengths of texts: the buckets below `max_tokens`, and `max_tokens`."""
         return (*(size for size in self.buckets if size < self.max_tokens), self.max_tokens)
 
 

@@ -75,7 +75,7 @@ def boxes_from_map(
 
 
 def smallest_rectangle(points: NDArray[Any]) -> tuple[Floats, float]:
-    """Return the smallest rectangle around the points, which may be rotated.
+    """Return the smallest rectangle around the points; it may be rotated.
 
     Returns its corners (4, 2), clockwise from the top left, and the length of its shorter side.
     """
