@@ -64,6 +64,9 @@ def test_a_picture_that_is_too_small_for_the_crop_is_refused() -> None:
     [_, crop, *_] = read_inference_config(CLASSIFIER).as_meta()
     with pytest.raises(ImageUnreadable, match="at least 224 x 224 pixels; the picture has 300 x 9"):
         prepare(np.zeros((9, 300, 3), np.uint8), [crop])
+    square = ("CenterCrop", {"target_size": 224, "do_round": True})
+    with pytest.raises(ImageUnreadable, match="the picture has 223 x 224"):
+        prepare(np.zeros((224, 223, 3), np.uint8), [square])
 
 
 def test_a_picture_that_becomes_too_large_is_refused() -> None:

@@ -252,7 +252,7 @@ def _resized(
 
 
 def _cropped(picture: Values, left: int, top: int, width: int, height: int) -> Values:
-    if left < 0 or top < 0:
+    if width > picture.shape[1] or height > picture.shape[0]:
         raise ImageUnreadable(
             f"the model needs at least {width} x {height} pixels; the picture has "
             f"{picture.shape[1]} x {picture.shape[0]}",
