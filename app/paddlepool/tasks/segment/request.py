@@ -125,9 +125,10 @@ WITHOUT_LABELS = (
 class SegmentOptions(Options):
     """The options of `/segment`. Each is a parameter of the query or of the form.
 
-    Percentages are numbers; in a query they are written `80%`. `position` has two percentages of
-    the free room: the part to the left of the subject, and the part above it. If `scale` is None,
-    the subject keeps its size in the picture; if `position` is None, its place.
+    `scale`, `bg_blur` and `position` are percentages: numbers here, `80%` in a query. `position`
+    has two percentages of the free room: the part to the left of the subject, and the part above
+    it. If `scale` is None, the subject keeps its size in the picture; if `position` is None, its
+    place.
     """
 
     expected: ClassVar = {
@@ -294,7 +295,10 @@ class SegmentRequest(SegmentOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForegroundBox:
-    """The foreground's place in the upright picture, in pixels; all 0 when there is none."""
+    """The foreground's box in the upright, uncropped picture, in pixels of the requested `size`.
+
+    All numbers are 0 if there is no foreground.
+    """
 
     top: int
     left: int

@@ -26,7 +26,7 @@ from paddlepool.models.repository.config import faults_of
 
 FILE = "inference.yml"
 MOST_SIDE = 4096
-"""Maximum side in pixels to which an `inference.yml` may resize a picture."""
+"""Maximum of a side in pixels that an `inference.yml` may set."""
 WITHOUT_IT = "serve the model as tensors through /v2, or write a task (docs/new-task.md)"
 
 _MAX_LIMIT_DETECTORS = re.compile(r"PP-OCRv[3-6]_(?:server|mobile|medium|small|tiny)_det")
