@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from tqdm import tqdm
 
 from paddlepool.contracts.errors import BackendError, ConfigError, ExportError, ModelNotFound
@@ -21,6 +22,7 @@ from paddlepool.making.export.publish import Origin, write_composed_manifest
 from paddlepool.models.repository.layout import ComposedFiles, ModelRepository
 from paddlepool.models.repository.manifest import MANIFEST, ComposedManifest
 from paddlepool.observability.metrics import Metrics
+from paddlepool.settings.server import explain
 from paddlepool.tasks.task import load_tasks, settings_class
 
 ANSWER = "answer.json"
@@ -118,12 +120,16 @@ async def opened_parts(
 ) -> AsyncIterator[ComposedModel]:
     """Load the parts of a composed model, and yield the model, which is not tested yet.
 
-    All processes end with the block. Raises ConfigError if a part is missing or composed itself,
-    and the errors of ModelRegistry.load() and ComposedModel.build().
+    All processes end with the block. Raises ConfigError if a setting is invalid, or if a part
+    is missing or composed itself, and the errors of ModelRegistry.load() and ComposedModel.build().
     """
     tasks = load_tasks()
     metrics = Metrics(build={})
-    workers = build_workers(settings_class(tasks.values())(), metrics, tasks.values())
+    try:
+        settings = settings_class(tasks.values())()
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from error
+    workers = build_workers(settings, metrics, tasks.values())
     build = partial(build_pipeline, repository, metrics, tasks, workers)
     context = EngineContext(open_predictor=ProcessBackend(), observer=metrics)
     registry = ModelRegistry(

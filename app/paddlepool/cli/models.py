@@ -1,4 +1,4 @@
-"""`paddlepool models`: list, verify, describe, seal and sync the models of a repository."""
+"""`paddlepool models`: list, verify, describe, seal and sync models; judge new versions."""
 
 import argparse
 import asyncio
