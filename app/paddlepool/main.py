@@ -73,10 +73,10 @@ def create_app(
 ) -> FastAPI:
     """Build the application.
 
-    Its lifespan starts to load the models. It accepts connections before they are loaded, unless
-    `lifecycle.accepts_when_ready` is set. `registry` is for tests; None means one over the model
-    repository. `tasks` are the tasks by name; None means those of load_tasks(). `settings` include
-    the settings that they declare (paddlepool.tasks.task.settings_class).
+    Its lifespan starts to load the models. The server accepts connections before they are loaded,
+    unless `lifecycle.accepts_when_ready` is set. `registry` is for tests; None means one over the
+    model repository. `tasks` are the tasks by name; None means those of load_tasks(). `settings`
+    include the settings that they declare (paddlepool.tasks.task.settings_class).
 
     Raises ConfigError if the model repository or the key file cannot be read, the key file has no
     key, the settings name a task, a compatible API or a picture format that does not exist, a task

@@ -91,7 +91,7 @@ class ModelOutputInvalid(PaddlepoolError, title="The model's output is invalid")
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Overloaded(PaddlepoolError, title="Overloaded"):
-    """The server cannot take the request now, because of a limit or its deadline; retry later.
+    """The server cannot take the request now: a limit is reached or the deadline is too near.
 
     `retry_after` is in seconds; the HTTP layer rounds it up to an integer of at least 1.
     """

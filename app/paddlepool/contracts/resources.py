@@ -28,7 +28,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int:
-    """Return the machine's memory in bytes, or its control group's limit (v2, v1) if lower."""
+    """Return the machine's memory in bytes, or the control group's limit (v2, v1) if lower."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     newer, older = "memory.max", "memory/memory.limit_in_bytes"
     return min([machine, *_numbers(cgroup, newer), *_numbers(cgroup, older)])

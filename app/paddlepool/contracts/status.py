@@ -211,9 +211,9 @@ class CanaryStatus:
     after about `requests` comparisons; `compared` were made. `agreement` is a mean. `ratio` is the
     run time of the new version divided by that of `current`, from `pairs` of runs. Intervals
     (`_low` to `_high`) have 99 % confidence. `drift` is the largest difference of the outputs.
-    `slices` are the kinds of answers that agree least, worst first. `history` has the figures as
-    the comparisons accumulated, at most 60 points. `agreement_limit` and `ratio_limit` are the
-    policy's `agreement` and `slower`.
+    `slices` are the kinds of answers with the most different rows, those with most first. `history`
+    has the figures as the comparisons accumulated, at most 60 points. `agreement_limit` and
+    `ratio_limit` are the policy's `agreement` and `slower`.
     """
 
     model: str

@@ -137,8 +137,8 @@ class BatchingListener(logging.handlers.QueueListener):
 def configure(level: str, *, form: logging.Formatter | None = None) -> None:
     """Send all logs of the process to standard error through `form`, by default as JSON.
 
-    Lines below `level`, such as "info", are dropped. Replaces the handlers of the root logger and
-    of uvicorn.
+    `level`, such as "info", is the lowest level of lines that are kept. Replaces the handlers of
+    the root logger and of uvicorn.
     """
     handler = BoundedQueueHandler(sys.stderr)
     handler.setFormatter(form or JsonFormatter())

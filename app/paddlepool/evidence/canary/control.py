@@ -146,7 +146,7 @@ class CanaryControl:
                 await self._decide(trial, "rejected", "rolled back by a person", "person")
 
     async def run(self) -> None:
-        """Follow other servers until the task is cancelled. Errors are logged and end one look."""
+        """Call follow() every FOLLOW_SECONDS until the task is cancelled; only log errors."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
@@ -190,8 +190,8 @@ class CanaryControl:
         """Record and load a version. If that fails, the one before continues to serve.
 
         With `trial`, the version is a new one: rollback() can return to the one before it, and a
-        failure to load rejects it. Raises ModelLoadFailed, and ModelNotReady if the server is
-        shutting down.
+        failure to load rejects it, except an OSError. Raises ModelLoadFailed, and ModelNotReady if
+        the server is shutting down.
         """
         before = self.promotions.serving(model)
         previous = before.version if before and trial is not None else None

@@ -79,9 +79,9 @@ def worst(
 
 
 def agreement_with(test: SelfTest) -> Agreement:
-    """Return the measure of the model's task.
+    """Return the task's measure of agreement, which `test` has.
 
-    Without one, it is 1 for outputs within the tolerance of the self-test `test`, else 0.
+    If the task has none, the agreement is 1 for outputs within the tolerance of `test`, else 0.
     """
     if test.agreement is not None:
         return test.agreement

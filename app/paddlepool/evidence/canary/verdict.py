@@ -9,7 +9,8 @@ Looking at the evidence again and again would promote a bad version sooner or la
 judged only at planned looks, each of which has half the risk of the one before: after a quarter and
 half of `requests` comparisons, where it may be rejected, and after `requests`, 2 * `requests`,
 4 * `requests` and so on, where it may also be promoted. The risks of promotions add up to less than
-PROMOTION_RISK, and so do those of rejections.
+PROMOTION_RISK. The same holds for rejections because of the agreement of all requests, and again
+for rejections because of one kind of answers.
 """
 
 import math
@@ -130,8 +131,8 @@ def judge(evidence: TrialEvidence, policy: CanaryPolicy) -> Verdict:
 def _fault(evidence: TrialEvidence, policy: CanaryPolicy, risk: float) -> str:
     """Return what is proven to be wrong with a version, or an empty string.
 
-    `risk` is the accepted probability of a wrong rejection: one for the agreement of all requests,
-    and one for those of all kinds of answers together.
+    `risk` is the accepted probability of a wrong rejection because of the agreement of all
+    requests, and again because of one kind of answers.
     """
     mean = evidence.agreement / evidence.compared
     high = upper_bound(mean, evidence.compared, risk)

@@ -76,9 +76,10 @@ class Graph:
 def profile_graph(files: ModelFiles, group_name: str) -> Graph:
     """Profile runs of the self-test's first input in a child process.
 
-    The process has the group's number of threads and its option `onednn`. Raises ManifestError,
-    WorkerCrashed, DeadlineExceeded, and BackendError if the program is no Paddle program or the
-    self-test's input is too small.
+    The process has the threads of the group `group_name`, which must exist, and its option
+    `onednn`. Raises ManifestError, BackendError if the self-test's input is too small or Paddle
+    cannot profile the program, ChildDied if the process ends or takes more than PROFILE_SECONDS,
+    and OSError if it cannot be started.
     """
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":

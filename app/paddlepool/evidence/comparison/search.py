@@ -43,7 +43,7 @@ BATCHES = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Configuration:
-    """`count` predictors of `threads` threads, with batches of up to `batch` jobs.
+    """`count` predictors of `threads` threads, with batches of up to `batch` rows.
 
     `buckets` are the lengths to which texts are padded, ascending; empty for models without them.
     """
@@ -88,9 +88,10 @@ def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Confi
 
 
 def bucket_configurations(best: Configuration) -> list[Configuration]:
-    """Return copies of `best` with other numbers of buckets: one, half as many, twice as many.
+    """Return copies of `best` with fewer or more buckets; none if `best` has no buckets.
 
-    The longest bucket stays. The list is empty if `best` has no buckets.
+    The buckets are the longest one alone, every other one up to the longest, or all of them and
+    one halfway between each two.
     """
     lengths = best.buckets
     if not lengths:
@@ -148,8 +149,9 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
     """Write a configuration to the config.toml at `path`, for its default group.
 
     If the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
-    length for each of the `inputs`. Raises ConfigError if tomlkit is not installed, or if
-    the file is missing or invalid or would become invalid; and OSError if it cannot be written.
+    length for each of the `inputs`. Raises ConfigError if tomlkit is not installed, or if the file
+    is missing, is invalid or would become so, or does not list the group; and OSError if it cannot
+    be written.
     """
     config = load_config(path)
     with _edited(path) as document:
@@ -176,7 +178,7 @@ def write_default_group(path: Path, name: str) -> None:
 
     It then starts when the default group did, with the server or on demand. If another group was
     the default, `name` also gets as many instances as fit into the threads of that group, at least
-    one, and that group starts on demand. Raises ConfigError as write_group() does.
+    one, and that group starts on demand. Raises as write_group() does.
     """
     config = load_config(path)
     with _edited(path) as document:
@@ -197,7 +199,8 @@ def write_default_group(path: Path, name: str) -> None:
 def _edited(path: Path) -> Iterator[Any]:
     """Yield the file as a tomlkit document, which keeps comments; check and write it at the end.
 
-    Raises ConfigError if tomlkit is not installed, or if the file is missing or becomes invalid.
+    Raises ConfigError if tomlkit is not installed, or if the file is missing or becomes invalid,
+    and OSError if it cannot be written.
     """
     try:
         import tomlkit

@@ -83,8 +83,8 @@ class Shadow:
     def replay_one(self) -> bool:
         """Replay on other groups the job that has waited longest, and count the outcome.
 
-        Also closes predictors of versions that are no longer served. Returns False if no job waits.
-        Raises Closed.
+        Also closes predictors of versions that are no longer served. Does nothing and returns False
+        if no job waits. Raises Closed, and OSError if the system cannot start a process.
         """
         waiting = list(self._waiting.values())  # atomic: offer() may add to it meanwhile
         if not waiting:
@@ -194,10 +194,10 @@ class Prover:
     _done: dict[tuple[ServedModel, str], float] = field(default_factory=dict, init=False)
 
     def prove_one(self) -> bool:
-        """Measure one group against its base and record its Effect. Raises Closed.
+        """Measure one group against its base and record its Effect.
 
         A group without a final result is measured again after RETRY_SECONDS. Returns False if there
-        is no group to measure now.
+        is no group to measure now. Raises Closed, and OSError if the system cannot start a process.
         """
         if self.which == "off":
             return False

@@ -209,9 +209,9 @@ class Chooser:
     def _conclude(self, served: ServedModel, search: _Search) -> None:
         """Make the best candidate the default group, or else the first group; store the choice.
 
-        Undecided candidates are measured again later. If no other is better, the present default
-        group stays until then, and nothing is stored. If the best candidate cannot start, marks it
-        as unfit, so that the next call chooses another one.
+        Undecided candidates are measured again later. If there are some and no candidate is fit,
+        the present default group stays until then, and nothing is stored. If the best candidate
+        cannot start, marks it as unfit, so that the next call chooses another one.
         """
         config = served.files.config
         candidates = tuple(search.results.values())

@@ -34,7 +34,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of figures: named rows with a value per column. Ints are counts, floats shares."""
+    """A table of figures: named rows with a value per column. Counts are ints, others floats."""
 
     key: str
     title: str

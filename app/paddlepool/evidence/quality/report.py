@@ -118,7 +118,7 @@ def write_card(path: Path, report: Report) -> None:
 
     If the card has none, the new figures follow the last ones of another version, or else the
     heading "Measured quality", which is added if missing. Raises ConfigError as read_card() does,
-    and also if the report covers only part of the data.
+    and also if the report covers only part of the data; and OSError if the card cannot be written.
     """
     if report.limit is not None:
         raise ConfigError("figures of a part of the data (--limit) do not belong in a card")

@@ -75,7 +75,7 @@ def rewrite(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[...
 def parts_of(count: int) -> int:
     """Return the number of equal parts in which the best of `count` classes is found fastest.
 
-    It divides `count` and is at most MOST_PARTS. It is 1 if nothing else divides `count`.
+    It divides `count` and is at most MOST_PARTS.
     """
     divisors = [parts for parts in range(1, MOST_PARTS + 1) if count % parts == 0]
     return min(divisors, key=lambda parts: parts + count // parts)

@@ -100,7 +100,8 @@ def read_recipe(network: str, path: Path) -> Recipe:
     """Read the weights at `path` and return the recipe for `network`.
 
     `network` is `u2netp`, `u2net`, `bert` or `mnist`. `path` is a file; for `bert`, it is a
-    directory. Raises ExportError if it cannot be read or does not fit the network.
+    directory. Raises ExportError if it cannot be read or is of another kind of network. Only
+    export_version() compares the names and shapes of all weights with the network's.
     """
     if network in ("u2netp", "u2net"):
         return _u2net(network, path)

@@ -97,7 +97,7 @@ def _unnamed(specs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def _go_together(own: TensorSpec, other: TensorSpec) -> bool:
-    """Return whether two specs have equal names and dtypes, and shapes exist that both admit."""
+    """Return whether two specs have equal names and dtypes, and some shape fits both."""
     sizes = zip(own.shape, other.shape, strict=False)
     fit = all(-1 in pair or pair[0] == pair[1] for pair in sizes)
     same = (own.name, own.dtype, len(own.shape)) == (other.name, other.dtype, len(other.shape))

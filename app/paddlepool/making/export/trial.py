@@ -85,12 +85,12 @@ def run_trial(
 
     The first cases come from one source, the first of these that has any inputs or shapes:
     `real_inputs`; `shapes`; the largest and the smallest [[warmup]] of `config`; an inference.yml
-    beside the program. Without any, the first case is of a realistic size. Two further cases follow
-    if the program accepts them: two rows of odd sizes, and two rows of a second size.
+    beside the program. Without any, the first case is of a realistic size. Further cases follow if
+    the program accepts them: two rows of odd sizes and, if it has free sizes, of a second size.
 
-    Raises ExportError if the program cannot be opened, accepts none of the shapes, or returns an
-    output that is not finite, is too large, differs between equal runs, or varies in rank. Raises
-    ConfigError for shapes that do not fit.
+    Raises ExportError if the program cannot be opened, accepts no shape, refuses one of
+    `real_inputs`, `shapes` or [[warmup]], or returns an output that is not finite, is too large,
+    differs between equal runs, or varies in rank. Raises ConfigError for shapes that do not fit.
     """
     native = replace(spec, options={"onednn": False}) if spec.format == "paddle" else spec
     with closing(_Trials(native, open_predictor)) as trials:

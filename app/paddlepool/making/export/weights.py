@@ -335,7 +335,8 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
 def write_tokenizer(source: Path, target: Path) -> None:
     """Write `target/tokenizer.json` from a Hugging Face directory, without padding and truncation.
 
-    Raises ExportError if the directory has neither a usable tokenizer.json nor vocab.txt.
+    Reads its tokenizer.json or, if it has none, its vocab.txt. Raises ExportError if both are
+    missing or that file is unusable.
     """
     tokenizer = _read(source)
     tokenizer.no_padding()

@@ -201,9 +201,9 @@ def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
     The program and the manifest are written next to the version's directory and renamed into it,
-    the manifest last. A server that reads the version between the two renames finds an unlisted
-    file, and reads the version again later. After a power failure between the two renames,
-    remove_unlisted() repairs the version.
+    the manifest last. A server that reads the version between the two renames finds a file that
+    does not match the manifest, and reads the version again later. After a power failure between
+    the two renames, remove_unlisted() repairs the version, unless a program was to be replaced.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -222,7 +222,8 @@ def add_program(directory: Path, derived: Derived) -> None:
 def publish_with(directory: Path, derived: Derived) -> Path:
     """Publish a copy of a version, with `derived` added, as the model's next version.
 
-    Returns the directory of the new version. Raises ExportError as staged_version() does.
+    Files that the manifest does not list are not copied. Returns the directory of the new version.
+    Raises ExportError as staged_version() does.
     """
     model = directory.parent
     number = publish.next_version(model)

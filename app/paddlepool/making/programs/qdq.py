@@ -352,7 +352,7 @@ is larger. A stage or a layer that loses no more, if it alone is in int8, stays 
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return ranges that also leave the layers `floats`, and inputs only these read, in float."""
+    """Return ranges that leave the layers `floats` and what only they read in float, too."""
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)

@@ -1,7 +1,7 @@
 """U²-Net and U²-Netp (Qin et al., 2020) as one Paddle network described by a table of its stages.
 
 Parameters carry the names of the upstream module tree (`stage1.rebnconvin.conv_s1.weight`, ...),
-so weights are imported by name. Batch normalisation is folded into the convolutions.
+except those that replace the side outputs. Batch normalisation is folded into the convolutions.
 """
 
 from collections.abc import Sequence

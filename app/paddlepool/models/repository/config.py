@@ -47,9 +47,9 @@ class _Table(BaseModel):
 class DynamicBatching(_Table):
     """How jobs of equal shape share a run.
 
-    `max_queue_size` counts jobs per instance. A run waits `max_queue_delay_ms` for more rows.
-    `max_batch_size` is in rows; a larger job is divided. A `max_batch_size` of 0 means that the
-    first axis is not the batch axis: a request may have any size along that axis, and it runs
+    `max_queue_size` counts jobs per instance. A run waits up to `max_queue_delay_ms` for more
+    rows. `max_batch_size` is in rows; a larger job is divided. A `max_batch_size` of 0 means that
+    the first axis is not the batch axis: a request may have any size along that axis, and it runs
     alone.
     """
 

@@ -93,7 +93,7 @@ def user_path(variable: str, usual: str, name: str) -> Path | None:
     """Return the path `paddlepool/NAME` in a folder of this user (XDG base directories).
 
     The folder is the one that the environment variable names, if that is an absolute path, or else
-    `usual` in the user's home. Returns None for a user without a home.
+    `usual` in the user's home. Returns None if there is neither.
     """
     base = Path(os.environ.get(variable, ""))
     try:
@@ -115,7 +115,7 @@ def shipped_models() -> Path | None:
 
 
 def user_repository() -> Path | None:
-    """Return the path of this user's repository, whether or not it exists; None without a home."""
+    """Return the path of this user's repository, which may not exist; None as user_path()."""
     return user_path("XDG_DATA_HOME", ".local/share", "model_repo")
 
 
@@ -139,8 +139,8 @@ def exists(path: Path) -> bool:
 def fill(root: Path, models: Path) -> None:
     """Copy the shipped `models` to `root`, which must not exist. Raises OSError.
 
-    Hidden entries and file modes are not copied. The repository appears complete or not at all. The
-    next start repeats an interrupted copy.
+    Hidden entries, `__pycache__` and file modes are not copied. The repository appears complete or
+    not at all. The next start repeats an interrupted copy.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=STAGING, dir=root.parent) as staging:

@@ -53,7 +53,7 @@ class ModelFiles:
 
     @property
     def batched(self) -> bool:
-        """Whether the first axis of every tensor is the batch axis: jobs can then share a run."""
+        """Whether the first axis of every tensor is the batch axis."""
         tensors = (*self.manifest.inputs, *self.manifest.outputs)
         free = all(spec.shape[:1] == (-1,) for spec in tensors)
         return self.config.dynamic_batching.max_batch_size > 0 and free

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def state_path(file: Path | None) -> Path | None:
     """Return the path of the state file: `file`, by default one in the user's home.
 
-    Returns None, so that nothing is stored, if `file` is OFF or the user has no home.
+    Returns None, so that nothing is stored, if `file` is OFF or user_path() returns None.
     """
     return None if file == OFF else file or user_path("XDG_STATE_HOME", ".local/state", FILE)
 
