@@ -44,8 +44,8 @@ CODEC_RESTARTS = tuple(reason for reason in Restart if reason not in OPENING_FAI
 
 
 class ShadowOutcome(StrEnum):
-    """Outcome of a request that was sampled to run on every instance group in an idle moment."""
+    """Outcome of a request that was sampled to run on other instance groups in an idle moment."""
 
-    REPLAYED = "replayed"  # run on every group
+    REPLAYED = "replayed"  # run on each of them
     DROPPED = "dropped"  # an earlier request still waited, or no group could run this one
     FAILED = "failed"  # a predictor failed

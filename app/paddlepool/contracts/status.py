@@ -207,13 +207,13 @@ class CanaryStatus:
 
     `serving` is the version that answers now, `previous` the one to which `rollback` returns.
     `version` is the new version, and `current` the one with which it is compared; values about them
-    are None if unknown, or if there is no new version. The first verdict that may promote it comes
-    after about `requests` comparisons; `compared` were made. `agreement` is a mean. `ratio` is the
-    run time of the new version divided by that of `current`, from `pairs` of runs. Intervals
-    (`_low` to `_high`) have 99 % confidence. `drift` is the largest difference of the outputs.
-    `slices` are the kinds of answers with the most different rows, those with most first. `history`
-    has the figures as the comparisons accumulated, at most 60 points. `agreement_limit` and
-    `ratio_limit` are the policy's `agreement` and `slower`.
+    are None, 0 or empty if unknown, or if there is no new version. The first verdict that may
+    promote it comes after about `requests` comparisons; `compared` were made. `agreement` is a
+    mean. `ratio` is the run time of the new version divided by that of `current`, from `pairs` of
+    runs. Intervals (`_low` to `_high`) have 99 % confidence. `drift` is the largest difference of
+    the outputs. `slices` are the kinds of answers with the most different rows, at most 5, in
+    falling order. `history` has the figures as the comparisons accumulated, at most 60 points.
+    `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`.
     """
 
     model: str

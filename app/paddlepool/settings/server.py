@@ -256,7 +256,7 @@ class Settings(PluginSettings):
     """Folder of the labelled data for the conditions `quality` of new versions."""
 
     api_keys: Keys = ()
-    """API keys; a request must carry one of them. Empty: no key is needed."""
+    """API keys; a request must carry one of them. Empty, and no file of keys: no key is needed."""
     api_keys_file: Path | None = None
     """File with further API keys, one on each line, read at start. It must have at least one."""
     start_group_keys: Keys = ()

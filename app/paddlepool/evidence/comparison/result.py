@@ -145,7 +145,8 @@ def compare(
     They are compared with the default group, or with the first of `groups` if the default group is
     not among them. Samples are padded as requests are. Raises ConfigError for unknown groups and as
     choose_samples() does, InvalidTensor if a sample exceeds the `max` of a ragged axis,
-    BackendError if the group to compare with cannot be opened, and the errors of a run.
+    BackendError if the group to compare with cannot be opened, and the errors of
+    ModelFiles.selftest(), open_groups() and a run.
     """
     config = files.config
     known = [group.name for group in config.instance_group]

@@ -89,7 +89,7 @@ def fold_batch_norm(arrays: Arrays) -> Arrays:
 
 
 def mask_state(arrays: Arrays) -> Arrays:
-    """Return the arrays of fold_batch_norm(), under upstream's names, as state of `networks.u2net`.
+    """Return the state of `networks.u2net`, from fold_batch_norm()'s arrays with upstream's names.
 
     Raises ExportError if the side outputs are missing or have other shapes.
     """

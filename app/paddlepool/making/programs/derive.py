@@ -311,7 +311,7 @@ def differences(
 
 
 def _outputs_of(model: onnx.ModelProto, samples: Sequence[Tensors]) -> list[Array]:
-    """Run a model on each sample with OpenVINO, as the server does; return all outputs in a row.
+    """Run a model on each sample with OpenVINO, as the server does; return all outputs in one list.
 
     Raises ConfigError if OpenVINO is not installed.
     """

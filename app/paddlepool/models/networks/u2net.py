@@ -141,7 +141,7 @@ class U2NetMask(nn.Layer):
         self.bias = self.create_parameter([1], is_bias=True)
 
     def features(self, image: Tensor) -> list[Tensor]:
-        """Return the six decoder features that the side outputs read, fine to coarse."""
+        """Return the six features that the side outputs read, fine to coarse."""
         stage = self._sub_layers
         encoded = [stage["stage1"](image)]
         for index in range(2, 7):

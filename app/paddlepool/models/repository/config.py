@@ -179,7 +179,7 @@ PROMOTION_RISK = 0.01
 class VersionPolicy(CanaryPolicy):
     """Which published versions are served: the `count` latest, all, or the `versions` listed.
 
-    With "canary", one version is served, and the newest one replaces it once it has proven itself.
+    With "canary", one version is served until the newest one has proven itself and replaces it.
     """
 
     kind: Literal["latest", "all", "specific", "canary"] = "latest"
@@ -221,7 +221,7 @@ class VersionPolicy(CanaryPolicy):
 
 
 class ModelConfig(_Table):
-    """The whole of config.toml. Only the pipeline reads `parameters`.
+    """The whole of config.toml. `parameters` are for the pipeline.
 
     `outputs` maps outputs of the program to the names under which they are served. `parts` maps the
     parts of a composed model to the models that serve them; such a model has no program and no
