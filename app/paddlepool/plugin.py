@@ -1,7 +1,8 @@
 """The names that a package with a task or a compatible API may import (docs/new-task.md).
 
-docs/stability.md says how long they stay; every other module of `paddlepool` may change. Functions
-that run in a codec process import `paddlepool.codec` instead, which loads no web framework.
+docs/stability.md says how long they stay. Functions that run in a codec process import
+`paddlepool.codec` instead, which loads no web framework. Every other module of `paddlepool` may
+change.
 """
 
 from paddlepool.compat.api import CompatibleApi

@@ -29,7 +29,7 @@ class TensorSpec:
         return array.dtype == self.dtype and self.admits_shape(array.shape)
 
     def admits_shape(self, shape: tuple[int, ...]) -> bool:
-        """Return whether a shape has as many axes as this one, and all sizes that are not free."""
+        """Return whether a shape has as many axes as this one and equal sizes where not free."""
         if len(shape) != len(self.shape):
             return False
         sizes = zip(self.shape, shape, strict=True)

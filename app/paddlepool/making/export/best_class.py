@@ -23,7 +23,7 @@ MOST_PARTS = 256
 
 
 def reduce_to_best_class(directory: Path, program: str) -> None:
-    """Change a program (.json) with the scores of classes as its only output, in a child process.
+    """Change a program (.json) whose only output is scores of classes, in a child process.
 
     Scores (lines, steps, classes) become two outputs (lines, steps): the best class as int32, and
     its score. A program with other outputs is left alone. Raises ExportError if Paddle cannot load

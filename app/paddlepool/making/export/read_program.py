@@ -32,7 +32,7 @@ ADVICE = {
 
 
 def with_advice(message: str) -> str:
-    """Return the message of an error; if ADVICE has advice on it, with that at its end."""
+    """Return an error's message, followed by the advice that ADVICE has on it, if any."""
     advice = next((text for known, text in ADVICE.items() if known in message), "")
     return f"{message}; {advice}" if advice else message
 

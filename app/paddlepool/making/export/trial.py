@@ -61,7 +61,7 @@ class Trial:
     """Results of run_trial().
 
     `selftest` has the cases, `specs` are the outputs with their actual shapes and dtypes.
-    `independent` says whether a row's outputs do not depend on the other rows of its batch; see
+    `independent` is True if a row's outputs do not depend on the other rows of its batch; see
     _rows_on_trial() for when it is None. `source` says where the first case's shapes come from.
     `notes` are findings for the person who seals.
     """
@@ -390,7 +390,7 @@ def _fullest(
 def _rows_on_trial(
     trials: _Trials, spec: PredictorSpec, plans: Sequence[Shapes]
 ) -> tuple[list[Case], bool | None]:
-    """Return cases of the shapes `plans`, and whether a row's outputs depend on no other row.
+    """Return cases of the first usable of `plans`, and whether rows are independent of each other.
 
     Two rows are run alone and, if every input has a free first axis, as one batch. The batch is the
     case if its outputs are finite, else the rows are two cases; cases that are too large are left

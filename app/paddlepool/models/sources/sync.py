@@ -117,7 +117,7 @@ class Source:
         return models
 
     def copy(self, folder: Path, *, most_bytes: int, most_files: int) -> None:
-        """Copy all files to `folder`, with their directories, but for hidden files and directories.
+        """Copy all files to `folder`, with their directories, except hidden files and directories.
 
         Raises DownloadError, also if the source holds no file or more than a limit, and OSError if
         `folder` cannot be written.
