@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from paddlepool.cli import main
+from paddlepool.contracts.errors import BackendError
+from paddlepool.evidence.comparison.graph import profile_graph
+from paddlepool.models.repository.layout import ModelRepository
 from tests.model_files import add_to_config, group, write_config
 
 pytestmark = pytest.mark.slow  # reads the programs of a whole model
@@ -34,6 +37,13 @@ def test_a_real_graph_is_fused_timed_and_drawn(
     assert "+ relu" in text
     assert main([*arguments, "--group", "jit"]) == 1
     assert "--group must be one of onednn, native" in capsys.readouterr().err
+
+
+@pytest.mark.paddle
+def test_a_process_that_takes_too_long_is_reported(tiny_model_repository: Path) -> None:
+    files = ModelRepository(tiny_model_repository).read("tiny", 1)
+    with pytest.raises(BackendError, match="process that profiled the program ended"):
+        profile_graph(files, "onednn", timeout=0.001)
 
 
 @pytest.mark.paddle

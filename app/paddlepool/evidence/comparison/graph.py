@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from pydantic import TypeAdapter
 
 from paddlepool.contracts.errors import BackendError
-from paddlepool.engine.process.child import Child
+from paddlepool.engine.process.child import Child, ChildDied
 from paddlepool.engine.process.environment import Limits
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.models.repository.selftest import too_small
@@ -73,13 +73,13 @@ class Graph:
         return sorted(kinds, key=lambda kind: -kind[2])
 
 
-def profile_graph(files: ModelFiles, group_name: str) -> Graph:
+def profile_graph(files: ModelFiles, group_name: str, *, timeout: float = PROFILE_SECONDS) -> Graph:
     """Profile runs of the self-test's first input in a child process.
 
     The process has the threads of the group `group_name`, which must exist, and its option
-    `onednn`. Raises ManifestError, BackendError if the self-test's input is too small or Paddle
-    cannot profile the program, ChildDied if the process ends or takes more than PROFILE_SECONDS,
-    and OSError if it cannot be started.
+    `onednn`. Raises ManifestError, BackendError if the self-test's input is too small, Paddle
+    cannot profile the program, or the process ends or takes more than `timeout` seconds, and
+    OSError if it cannot be started.
     """
     group = files.config.group(group_name)
     if files.manifest.reference.format == "onnx":
@@ -95,8 +95,11 @@ def profile_graph(files: ModelFiles, group_name: str) -> Graph:
         "onednn": group.options.get("onednn", True),
     }
     environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
-    with closing(Child(TARGET, opening, limits=Limits(environment=environment))) as child:
-        reply = child.call({}, selftest.inputs, timeout=PROFILE_SECONDS)
+    try:
+        with closing(Child(TARGET, opening, limits=Limits(environment=environment))) as child:
+            reply = child.call({}, selftest.inputs, timeout=timeout)
+    except ChildDied as error:
+        raise BackendError(f"the process that profiled the program ended ({error})") from error
     profile = json.loads(reply.arrays["profile"].tobytes())
     about = {"model": f"{files.name}@{files.version}", "group": group_name}
     return TypeAdapter(Graph).validate_python(profile | about | {"threads": group.threads})
