@@ -14,8 +14,8 @@ Rejections come early. `reserve` (paddlepool.engine.queue.admission) rejects a r
 work if the queue is full or the request cannot finish before its deadline. `infer` reserves a place
 only while it reads a large body; otherwise the queue accepts or rejects the job when it is
 submitted. Faults in a client's data are found by the pipeline, in `read` or in the check of
-tensors, before a job enters the queue. A request always releases what it holds (queued jobs,
-pictures, the lease), even if it is cancelled.
+tensors, before a job enters the queue; some values out of range are found only in the run. A
+request always releases what it holds (queued jobs, pictures, the lease), even if it is cancelled.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class DataPlane:
         chooses and its default group. For a composed model, `group` has the form that
         ComposedModel.parts_with() takes. `read` returns the pipeline's payload. It is called when a
         place in the queue has been reserved, because reading some bodies is costly. The deadline is
-        `timeout` seconds from this call.
+        `timeout` seconds from the call of run().
 
         Raises the errors of `read`, InvalidParameter (task, group), the pipeline's errors about the
         payload (InputError), ModelNotFound, ModelNotReady, GroupNotRunning, Overloaded,
@@ -228,7 +228,7 @@ class DataPlane:
 
     @contextlib.contextmanager
     def _leased(self, model: str, version: int | None) -> Iterator[AnyModel]:
-        """Lease the model version in the block, and tell `traffic_listener` of its begin and end.
+        """Lease a version during the block, between began() and ended() of `traffic_listener`.
 
         Raises ModelNotFound and ModelNotReady.
         """
@@ -253,7 +253,10 @@ class DataPlane:
 
 
 def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest]:
-    """Return the versions and groups that a request uses. Raises InvalidParameter."""
+    """Return the version and group of each part of a request, by part.
+
+    For a composed model, raises the errors of parts_with(); for another, `group` is not checked.
+    """
     if isinstance(served, ComposedModel):
         return served.parts_with(group)
     return {WHOLE: PartOfRequest(served, group or served.config.default_group)}

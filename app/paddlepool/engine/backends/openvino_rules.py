@@ -48,7 +48,10 @@ may be larger."""
 
 
 def unsuitable(model: Any) -> list[str]:
-    """Return the reasons why OpenVINO would compute this model wrongly; an empty list if none."""
+    """Return reasons why OpenVINO would compute this model wrongly; an empty list if it has none.
+
+    lost_axes() and saturating() look for further reasons.
+    """
     return sorted({*_fixed(model), *_computed(model)})
 
 
@@ -161,7 +164,7 @@ def lost_axes(program: bytes) -> list[str]:
 
 
 def saturating(program: bytes, model: Any) -> bool:
-    """Whether the program has int8 activations, and int8 weights that need more than 7 bits."""
+    """Whether the program has int8 activations, and int8 weights beyond ±INT8_RANGE."""
     if not any(name in program for name in INT8_OPERATORS):
         return False
     return any(

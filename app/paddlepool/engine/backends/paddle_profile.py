@@ -1,8 +1,9 @@
 """Profiles the program that Paddle Inference actually runs: its operators and the time of each.
 
 The operators come from the optimised program, which the predictor saves after its passes. The times
-come from the profiler's events of a few runs. The two are matched by order: the n-th event of a
-name is the n-th operator of that name. What the executor adds (layout changes) has only an event.
+come from the profiler's events of a few runs. The two are matched by name and order: the events of
+a name belong to its last operators, because the first may run only while the program is loaded.
+What the executor adds (layout changes) has only an event.
 """
 
 import json
@@ -80,7 +81,7 @@ def _profile(opening: Mapping[str, Any], inputs: Tensors) -> dict[str, Any]:
 def _events(predictor: Any, scratch: Path) -> list[tuple[str, float]]:
     """Run RUNS times; return each operator's name and median milliseconds, in running order.
 
-    Raises BackendError if the profiler saw no operators, or not equally many in each run.
+    Raises BackendError if the profiler saw no operators, or a number that RUNS does not divide.
     """
     traces = scratch / "traces"
     with warnings.catch_warnings():

@@ -136,9 +136,9 @@ class ProcessBackend:
     def __call__(self, spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
         """Open a predictor.
 
-        Raises ConfigError for an unknown backend or option, BackendError for a model that cannot be
-        loaded or a program that is missing or not for this backend, WorkerCrashed if the process
-        died, and OSError if the system lacked resources for it.
+        Raises ConfigError for an unknown backend or a wrong option, BackendError for a model that
+        cannot be loaded or a program that is missing or not for this backend, WorkerCrashed if the
+        process died, and OSError if the system lacked resources for it.
         """
         target = self.backends.get(spec.backend)
         if target is None:

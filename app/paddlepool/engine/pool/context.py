@@ -138,14 +138,14 @@ LACKING_SECONDS = 1.0
 
 
 class RestartBackoff:
-    """Counts the workers that one group lost in the last minute; more than 5 are a crash loop."""
+    """Counts lost workers and failed openings of a group; over 5 in a minute are a crash loop."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._losses: deque[float] = deque(maxlen=len(DELAYS))
 
     def delay_after_loss(self) -> float:
-        """Count a loss; return the seconds to wait before the next worker is opened."""
+        """Count a loss or failed opening; return the seconds to wait before the next opening."""
         self._losses.append(self._clock())
         return DELAYS[self._losses_in_window() - 1]
 

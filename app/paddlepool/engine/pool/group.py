@@ -69,11 +69,11 @@ class Stages:
 class Statistics:
     """Counts and total seconds of jobs (requests in Triton) and predictor runs of a version.
 
-    `rows` counts rows of answered jobs, `executions` predictor runs. `success` has the seconds from
+    `rows` counts rows of answered jobs, `executions` completed runs. `success` has the seconds from
     the queueing of a job to its answer, `queue` the part of them before the run, and `failure` the
     seconds until a job failed, 0 if it was rejected. `requests` adds the times of a run once for
-    each of its jobs, `batches` once for the run, by its number of rows. `last_ended` is the end of
-    the last run on the engine's clock, None before the first.
+    each of its answered jobs, `batches` once for the run, by its number of rows. `last_ended` is
+    the end of the last completed run on the engine's clock, None before the first.
     """
 
     rows: int = 0
@@ -111,7 +111,7 @@ class Group:
     start() opens its instances; a group that starts on demand is started by its first job. Such a
     group may be stopped while it is idle, and its next job starts it again. `context.on_demand`
     limits these groups, except the default group. `on_failure` is called once if an instance
-    rejects the model. Belongs to the event loop; status() may be called in any thread.
+    rejects the model. Belongs to the event loop; status() and open_shadow() may run in any thread.
     """
 
     config: InstanceGroup
@@ -348,7 +348,7 @@ class Group:
         return self._batcher.live > 0 and not self._unusable_reason()
 
     def accepts_jobs(self) -> bool:
-        """Whether a job may be queued: the group is ready, or can be started on demand."""
+        """Whether the group is ready, or can be started on demand."""
         return self.ready() or (self._on_demand and not self._unusable_reason())
 
     def status(self) -> GroupStatus:

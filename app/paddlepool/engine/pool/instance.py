@@ -73,7 +73,7 @@ class Run:
     """A batch that a worker runs.
 
     `joining` is the time in seconds that joining the batch's inputs took. `began` is when the batch
-    was sent or the previous run ended, whichever is later; `ended` is when the reply came.
+    was sent or the previous run ended, whichever is later; `ended` is when the reply was copied.
     """
 
     batch: Batch

@@ -49,8 +49,8 @@ class ChildDied(Exception):
 class ChildTimeout(ChildDied):
     """The call exceeded its timeout; the process has been killed.
 
-    `starved` means that the process had less processor time than the timeout and was still ready to
-    run: others used the processors.
+    `starved` means that the process had less processor time than the timeout, and was ready to run
+    or waited for a disk: others delayed it. Without `patience`, `starved` is false: see expect().
     """
 
     def __init__(self, *, starved: bool = False) -> None:
@@ -115,8 +115,8 @@ class Child:
     of the child's confinement that are in force. `check` verifies each reply after the opening; the
     process is killed if a reply is malformed or `check` raises ValueError.
 
-    The constructor blocks until the target is open, at most `start_timeout` seconds. It raises what
-    call() raises, and OSError if the system lacks resources; the process is then gone.
+    The constructor blocks until the target is open, at most `start_timeout` seconds besides a
+    suspension. Raises as call() does, and OSError for lack of resources; the process is then gone.
 
     Calls run one after another, in the order they were sent. Up to SLOTS of them may be under way,
     so that the child does not wait for its parent between two calls.
@@ -282,8 +282,8 @@ class Child:
     def expect(self, *, timeout: float, patience: float = 0.0) -> None:
         """Set the timeout of the oldest request under way, in seconds from now.
 
-        After the timeout, a process that is ready to run and has had less processor time than
-        `timeout` gets up to `patience` seconds more: the machine is busy, the process is not slow.
+        After the timeout, a process that is ready to run or waits for a disk, and has had less
+        processor time than `timeout`, gets up to `patience` seconds more: the machine is busy.
         """
         now = time.monotonic()
         cpu = self.cpu_seconds() if patience else 0.0
@@ -421,8 +421,8 @@ class Child:
     def failure(self) -> Restart | None:
         """Return why an idle child can handle no further call, or None.
 
-        The reason is CRASHED, KILLED, TIMEOUT or STOPPED; a stopped child is not killed. Costs two
-        system calls. During a call, use check_timeout() and poll_reply() instead.
+        The reason is CRASHED, KILLED, TIMEOUT or STOPPED; a stopped child is not killed. Costs up
+        to three system calls. During a call, use check_timeout() and poll_reply() instead.
         """
         code = self._process.poll()
         if code is not None:
@@ -454,7 +454,7 @@ class Child:
             return [b"X"]
 
     def end_suspension(self) -> None:
-        """Remove this process from its suspension, if it has one, and lower its priority."""
+        """If this process has a suspension, remove it from that and lower its priority."""
         if self._suspension is not None:
             self._lower_priority()
             self._suspension.discard(self._process)

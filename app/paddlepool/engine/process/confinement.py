@@ -3,9 +3,10 @@
 Codecs and predictors get no new privileges and can create no sockets. They cannot start, signal or
 inspect other processes, change the mode or owner of a file, or use a terminal. They read only code,
 libraries and information about the system; a predictor also reads its model. They write only to
-/dev/null. A predictor also writes to the devices of a GPU. While it is opened to convert its
-program, it may start programs and write to a temporary directory. If the kernel lacks one of these
-measures, the others still apply; the parent gets the list of the measures in force.
+/dev/null. A predictor also writes to the devices of a GPU. If it converts its program or uses a
+GPU, its system calls are confined only once it is open; to convert, it also writes to a temporary
+directory. If the kernel lacks one of these measures, the others still apply; the parent gets the
+list of the measures in force.
 """
 
 import contextlib
@@ -54,11 +55,11 @@ MEASURES = ("no_new_privileges", "landlock", "seccomp")
 def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[Path]) -> list[str]:
     """Confine this process to its code, `reading` and `writing`; return the MEASURES in force.
 
-    It can then read files only of its code, libraries and the system, and below `reading`; it can
-    write only below `writing`, to /dev/null and, as a predictor, to the devices of a GPU. Drops
-    most capabilities, and first creates the cache directory that a predictor needs. Call it before
-    the first thread is started: existing threads are not confined. Does nothing, and returns [], if
-    the kernel cannot deny new privileges.
+    It can then read files only of its code, libraries and the system, and below `reading` and
+    `writing`; it can write only below `writing`, to /dev/null and, as a predictor, to the devices
+    of a GPU. Also drops most capabilities, and creates the cache directory that a predictor needs.
+    Call it before the first thread is started: existing threads are not confined. Does nothing, and
+    returns [], if the kernel cannot deny new privileges.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -214,9 +215,9 @@ _EPERM: Instruction = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
 def confine_calls(kind: Confinement) -> list[str]:
     """Install a system-call filter for this process and all its threads; it cannot be removed.
 
-    It rejects what Landlock does not cover, or covers only in newer kernels: starting programs and
-    processes, sockets, signals, and reading, changing or slowing down other processes. It is a
-    program in classic BPF, which the kernel runs before each call: see seccomp(2).
+    It rejects what Landlock does not cover, or covers only in newer kernels, such as starting
+    programs and processes, sockets, signals to others, and changing the mode or owner of a file. It
+    is a program in classic BPF, which the kernel runs before each call: see seccomp(2).
 
     It also rejects every ioctl, with one exception: a predictor on a machine with a GPU may make
     all but those of _IOCTLS, because the GPU may need them. For a codec it also rejects memory

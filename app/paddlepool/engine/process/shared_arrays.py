@@ -95,7 +95,10 @@ class SharedArrays:
         return np.ndarray(shape, dtype, self._map, offset)
 
     def trim(self) -> None:
-        """Return the memory of a block above KEEP_BYTES to the system; nobody may use it now."""
+        """Return all memory of the block to the system if it has more than KEEP_BYTES.
+
+        No process may use the block during the call. Its content is then lost.
+        """
         status = os.fstat(self.descriptor)
         if status.st_blocks * 512 > KEEP_BYTES:
             with mmap.mmap(self.descriptor, min(status.st_size, MAX_BYTES)) as whole:

@@ -167,7 +167,10 @@ class Admission:
         self._check(priority, key, caller, wait, job.deadline - now)
 
     def _at_once(self, priority: int, key: ShapeKey | None, rows: int) -> bool:
-        """Whether free instances suffice for a new job and for the jobs that are queued now."""
+        """Whether free instances suffice for a new job and the queued jobs of its priority.
+
+        False if that is unknown: see ShapeQueues.runs().
+        """
         free = self.instances.free
         return free > 0 and (not self.queues or self.queues.runs(priority, key, rows) <= free)
 

@@ -49,11 +49,11 @@ class Job:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Batch:
-    """Jobs of equal shape in a run that began at `started` and usually takes `expected_seconds`."""
+    """Jobs of equal shape that share one run; an instance got them at `started`."""
 
     jobs: Sequence[Job]
     started: float
-    expected_seconds: float
+    expected_seconds: float  # the usual duration of such a run, 0 if unknown
     rows: int = field(init=False)
     nbytes: int = field(init=False)
 

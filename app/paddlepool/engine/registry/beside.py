@@ -49,7 +49,8 @@ class Beside:
     async def put(self, model: ServedModel, *, fraction: float = 0.0, seconds: float = 0.0) -> None:
         """Keep a version open, and close the one of its model that was open before.
 
-        It answers this fraction of the requests. Unless `seconds` is 0, it is closed after them.
+        `model` answers this fraction of the requests. Unless `seconds` is 0, it is closed after
+        that time.
         """
         await self.close(model.name)
         timer = None

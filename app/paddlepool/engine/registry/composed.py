@@ -218,8 +218,9 @@ class ComposedModel(Leased):
     async def answer(self, sample: bytes, group: str | None = None) -> Any:
         """Run a sample request, without admission; return its answer as JSON values.
 
-        `group` selects groups as in parts_with(). Its runs count for record(). Raises the errors of
-        the pipeline, ModelNotReady if it is not built, and DeadlineExceeded after RUN_SECONDS.
+        `group` selects groups as in parts_with(). The runs count for record(). Raises the errors of
+        parts_with() and of the pipeline, ModelNotReady if the pipeline is not built, and
+        DeadlineExceeded after RUN_SECONDS.
         """
         pipeline = self._built_pipeline()
         deadline = self._clock() + RUN_SECONDS
@@ -235,7 +236,10 @@ class ComposedModel(Leased):
         return pipeline.answer_of(value)
 
     def check(self, answer: Any, expected: Any) -> None:
-        """Raise BackendError if an answer to the sample request differs from the expected one."""
+        """Raise BackendError if the answer to a sample differs too much from the expected one.
+
+        Raises ModelNotReady if the pipeline is not built.
+        """
         self._built_pipeline().check(answer, expected)
 
     def _built_pipeline(self) -> ComposedPipeline:
@@ -261,7 +265,7 @@ class ComposedModel(Leased):
         return any(part.name == name and part is not but for part in self.parts.values())
 
     def ready(self) -> bool:
-        """Whether every part accepts jobs."""
+        """Whether every part is ready."""
         return all(part.ready() for part in self.parts.values())
 
     async def close(self) -> None:

@@ -4,9 +4,9 @@ import asyncio
 
 
 class Leased:
-    """A model version that requests hold while they use it; `leases` counts the requests.
+    """A model version that requests and composed models hold while they use it.
 
-    Each acquire() needs one release(). Belongs to the event loop.
+    `leases` counts these holders. Each acquire() needs one release(). Belongs to the event loop.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Leased:
             self._unleased.set()
 
     async def drain(self, timeout: float) -> bool:
-        """Wait until no request holds this version; False if one still does after `timeout` s."""
+        """Wait until nothing holds this version; False if it is still held after `timeout` s."""
         try:
             async with asyncio.timeout(timeout):
                 return await self._unleased.wait()

@@ -91,8 +91,9 @@ class LoadHistory:
     ) -> tuple[ModelStatus, ...]:
         """Return one row for each version on disk or in memory, by name, newest version first.
 
-        A model without versions has one row with version None. `published` and `unsealed` are the
-        versions on disk with and without a manifest, by model.
+        A model without versions has one row with version None, if it is being loaded or could not
+        be loaded. `published` and `unsealed` are the versions on disk with and without a manifest,
+        by model.
         """
         without: set[Key] = {(name, number) for name in unsealed for number in unsealed[name]}
         loading = set(self._loading)

@@ -303,7 +303,7 @@ class ServedModel(Leased):
         return tuple(group.status() for group in self._groups.values())
 
     def ready(self) -> bool:
-        """Whether the default group accepts jobs."""
+        """Whether the default group is ready, or can be started on demand."""
         return self._groups[self.config.default_group].accepts_jobs()
 
     @property

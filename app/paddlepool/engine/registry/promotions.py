@@ -52,8 +52,8 @@ class Promotions:
 
     Changes are written to the file at `path`; with None, or if that fails, they stay in memory.
     Servers may share a file: the latest decision about a model or a trial counts for all of them.
-    With `follows`, this server judges no trial and also takes the evidence of the one that does. A
-    stored trial whose version serves already counts as promoted from the start.
+    With `follows`, this server judges no trial and also takes the evidence of the one that does. At
+    the start, an unfinished trial of a version that serves becomes a promoted one.
     """
 
     def __init__(self, path: Path | None = None, *, follows: bool = False) -> None:
@@ -159,9 +159,10 @@ class Promotions:
 
 @dataclass(slots=True, eq=False)
 class Canary:
-    """A published version that is newer than the one that serves. A load makes a new object.
+    """A published version that is newer than the one that serves.
 
-    `problem` is why it cannot be tried now; empty if it can.
+    Each load of the model makes a new object, even for the same version. `problem` is why the
+    version cannot be tried now; empty if it can.
     """
 
     name: str
@@ -202,10 +203,11 @@ class Canaries:
         self._newest = {key: canary for key, canary in self._newest.items() if key != name}
 
     async def find(self, name: str, model: ServedModel | ComposedModel) -> None:
-        """Look for a published version that is newer than `model`, which serves now, for all().
+        """Look for a published version that is newer than `model`, which serves now.
 
-        Only for the policy "canary"; then also records that `model` serves, unless a record exists.
-        With another policy, removes the record. Raises ModelNotFound and OSError.
+        all() then returns it. Only for the policy "canary"; then also records that `model` serves,
+        unless a record exists. With another policy, removes the record. Raises ModelNotFound and
+        OSError.
         """
         self.forget(name)
         serving = self._promotions.serving(name)

@@ -45,7 +45,7 @@ class ModelRegistry:
     """Loads, serves and unloads model versions.
 
     Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
-    called in any thread, because the data they read is replaced and never changed.
+    called in any thread, because the data they read is replaced or copied in one step.
 
     `drain_timeout`, in seconds, limits the wait for requests on an old version. `promotions` says
     which version of a model with the policy "canary" serves.
@@ -185,8 +185,8 @@ class ModelRegistry:
     async def open_beside(self, canary: Canary, fraction: float) -> None:
         """Open a version to answer a fraction of the requests, beside the one that serves.
 
-        Closes it if the model was loaded again, or this registry closed, meanwhile. Raises as
-        load() does.
+        Closes it if the model was loaded again, or this registry closed, meanwhile. Raises the
+        errors of load() except ModelNotReady.
         """
         await self._shielded(self._open_beside(canary, fraction))
 
@@ -291,7 +291,7 @@ class ModelRegistry:
         return True
 
     def _reopen(self, failed: ServedModel) -> None:
-        """Open a model with another default group if "auto" has chosen one that cannot start."""
+        """Open a model again if its default group, the first one of "auto", cannot start."""
         if failed.choice.group == failed.files.config.first_group and failed in self.served():
             self._task(self._reopened(failed))
 
@@ -414,11 +414,11 @@ class ModelRegistry:
             model.release()
 
     def acquire(self, name: str, version: int | None = None, *, spread: bool = False) -> AnyModel:
-        """Lease and return a version: this one, else the newest ready one, else the newest one.
+        """Lease and return this `version`; if None, the newest ready one, else the newest one.
 
-        The caller must release() it. If it is not ready, submitting a job to it raises an error.
-        With `spread` and no `version`, a new version on trial gets its fraction of the requests.
-        Raises ModelNotFound, and ModelNotReady if it is being loaded or could not be loaded.
+        The caller must release() it. A version that is not ready may reject jobs. With `spread` and
+        no `version`, a new version on trial gets its fraction of the requests. Raises
+        ModelNotFound, and ModelNotReady if it is being loaded or could not be loaded.
         """
         versions = self._models.get(name, {})
         if version is not None:
@@ -455,7 +455,7 @@ class ModelRegistry:
         return next((m for m in self.all_served() if (m.name, m.version) == (name, version)), None)
 
     def find_composed(self, name: str, version: int | None) -> ComposedModel | None:
-        """Return this version of a composed model, its newest if None; None if it is not served."""
+        """Return a composed model's `version` (the newest if None) if it is served, else None."""
         versions = [model for model in self.composed() if model.name == name]
         return next((model for model in versions if version in (None, model.version)), None)
 
@@ -476,7 +476,7 @@ class ModelRegistry:
         )
 
     def ready(self, name: str | None = None) -> bool:
-        """Whether this model, or every model of wanted(), accepts jobs; False if there is none."""
+        """Whether this model, or each of wanted(), has a ready version; False if none is wanted."""
         wanted = [name] if name is not None else self.wanted()
         models = self._models
         return bool(wanted) and all(
