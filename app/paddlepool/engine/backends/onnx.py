@@ -92,8 +92,8 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
     """Compile the model and return its handler; called once in the child.
 
     Raises ConfigError for options other than OPENVINO_OPTIONS, BackendUnavailable if the package is
-    missing or for bfloat16 on a processor without it, BackendError if OpenVINO would compute the
-    model wrongly, and the errors of onnx_bytes() and of the framework.
+    missing or bfloat16 cannot be used, BackendError if OpenVINO would compute the model wrongly,
+    and the errors of onnx_bytes() and of the framework.
     """
     options = checked_options("openvino", opening["options"], OPENVINO_OPTIONS)
     try:

@@ -125,8 +125,7 @@ def tables(model: Any) -> Mapping[str, int]:
     """Map the name of each input that contains ids to the number of rows of its table.
 
     The ids are those with which a Gather reads rows of a table of fixed size; of several tables,
-    the smallest counts. OpenVINO reads zeros for an id that the table lacks; other frameworks raise
-    an error.
+    the smallest counts. OpenVINO reads zeros for an id that the table lacks, without an error.
     """
     rows: dict[str, int] = {}
     for op in model.get_ops():

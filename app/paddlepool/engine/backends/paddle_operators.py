@@ -210,7 +210,7 @@ def unchecked_tables(operators: Iterable[Operator], *, every: bool = False) -> M
     """Map the name of each input that contains unchecked ids to the number of rows of its table.
 
     The ids are indices of rows of an embedding's table; of several tables, the smallest counts.
-    With `every`, ids that Paddle checks are included: other frameworks do not check them.
+    With `every`, ids that Paddle checks are included: ONNX Runtime accepts negative ones.
     """
     rows: dict[str, int] = {}
     for op in operators:

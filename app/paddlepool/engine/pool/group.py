@@ -254,7 +254,7 @@ class Group:
 
     @property
     def places(self) -> int:
-        """Number of jobs that can wait, and one for each instance."""
+        """Number of jobs that can wait, plus one for each instance."""
         return self._queue_limit + self.config.count
 
     @property

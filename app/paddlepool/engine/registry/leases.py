@@ -1,4 +1,4 @@
-"""Counts the requests that use a model version, so that it can be drained before it is closed."""
+"""Counts the uses of a model version, so that it can be drained before it is closed."""
 
 import asyncio
 

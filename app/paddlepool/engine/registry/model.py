@@ -229,18 +229,19 @@ class ServedModel(Leased):
     ) -> list[asyncio.Future[InferResult]]:
         """Queue all of the jobs, or none; return a future for the result of each.
 
-        `group` None means the default group. The first job takes the place of the `reservation`,
-        which then ends. `deadline` is a value of the engine's clock. `priority` 0 is normal and a
-        larger one is less urgent: such a job waits until no job of higher priority waits, and is
-        the first to be dropped. With `following`, the jobs replace ended jobs of their request, so
-        the only check is that the deadline has not passed. `large` jobs, of requests with more than
+        A job has at most `max_rows` rows; CheckedJob.parts() divides larger ones. `group` None
+        means the default group. The first job takes the place of the `reservation`, which then
+        ends. `deadline` is a value of the engine's clock. `priority` 0 is normal and a larger one
+        is less urgent: such a job waits until no job of higher priority waits, and is the first to
+        be dropped. With `following`, the jobs replace ended jobs of their request, so the only
+        check is that the deadline has not passed. `large` jobs, of requests with more than
         portion() jobs, share batches only with each other; these batches are smaller while other
         jobs arrive.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady. A future
         may raise DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, ModelNotReady
-        (the version was closed) or Overloaded (the job was dropped). Cancelling a future removes
-        its job from the queue; a job that runs continues to run.
+        (the version was closed, or the group cannot start) or Overloaded (the job was dropped).
+        Cancelling a future removes its job from the queue; a job that runs continues to run.
         """
         chosen, now = self._group(group), self._clock()
         queued = [

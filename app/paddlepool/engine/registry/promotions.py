@@ -203,11 +203,10 @@ class Canaries:
         self._newest = {key: canary for key, canary in self._newest.items() if key != name}
 
     async def find(self, name: str, model: ServedModel | ComposedModel) -> None:
-        """Look for a published version that is newer than `model`, which serves now.
+        """Look for a published version newer than `model`, which serves now; all() then returns it.
 
-        all() then returns it. Only for the policy "canary"; then also records that `model` serves,
-        unless a record exists. With another policy, removes the record. Raises ModelNotFound and
-        OSError.
+        Does so only for the policy "canary", and then also records that `model` serves, unless a
+        record exists. With another policy, removes the record. Raises ModelNotFound and OSError.
         """
         self.forget(name)
         serving = self._promotions.serving(name)

@@ -89,8 +89,8 @@ class ModelRegistry:
         """Serve the versions that the model's policy selects.
 
         Each one replaces its predecessor as soon as it is ready; the predecessor serves until then,
-        and is drained and closed afterwards. With `changed`, versions that are served already and
-        are not in `changed` stay as they are.
+        and is drained and closed afterwards; with the policy "canary", after `rollback_seconds`.
+        With `changed`, versions that are served already and are not in `changed` stay as they are.
 
         Raises ModelNotFound for an unknown model, ModelNotReady if the registry is closed, and
         ConfigError, ManifestError or BackendError if a version cannot be served: the one that it

@@ -85,7 +85,7 @@ class ModelContext(RequestContext):
     async def run(self, jobs: Sequence[CheckedJob], *, part: str = WHOLE) -> list[Tensors]:
         """Run checked jobs and return their outputs, in order. Raises the errors of infer().
 
-        Jobs run in parallel, so the slowest job's seconds are added to each stage.
+        Jobs run in parallel, so each stage gets the seconds of the job that was slowest in it.
         """
         if not jobs:
             return []

@@ -121,7 +121,7 @@ class RepositoryWatcher:
         return waiting
 
     def _retry(self, name: str, new: _Seen, old: _Seen) -> None:
-        """Let the next poll load the versions of a model that failed, and no others.
+        """Let the next poll load those versions of a model that failed, and no others.
 
         `old` and `new` are its state before and after the change. If the model as a whole failed,
         or no version did, the next poll applies the whole change again.
