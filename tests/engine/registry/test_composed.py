@@ -26,6 +26,7 @@ from paddlepool.contracts.errors import (
     WorkerCrashed,
 )
 from paddlepool.contracts.ports import PredictorSpec, RequestContext, RequestOutput, ServedModelInfo
+from paddlepool.contracts.status import Choice
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
 from paddlepool.engine.pool.group import CRASH_LOOP
@@ -158,14 +159,14 @@ class FactoryByModel:
 class Bench:
     """A data plane over `chain`, composed of `one` and `two`, each with a queue of six."""
 
-    def __init__(self, root: Path, start: str = "always") -> None:
+    def __init__(self, root: Path, start: str = "always", **options: Any) -> None:
         self.root, self.factory, self.between = root, FactoryByModel(), Between()
         self.pipelines: list[Chain] = []
         self.listener, self.stages = Mock(), Mock()
         for name in ("one", "two"):
             write_double(root, name=name, queue=6, start=start)
         write_composed(root)
-        self.registry = open_registry(root, self.factory, build_pipeline=self._build)
+        self.registry = open_registry(root, self.factory, build_pipeline=self._build, **options)
         self.dataplane = DataPlane(
             self.registry,
             default_models={"chain": "chain"},
@@ -362,6 +363,32 @@ async def test_parts_on_demand_that_this_machine_lacks_leave_their_places(tmp_pa
     await eventually(lambda: groups() == {"spare"} and bool(bench.registry.composed()))
     assert (await bench.run(5)).value == ([20], (1, 1))
     await eventually(lambda: bench.leases() == AT_REST)
+    await bench.registry.close()
+
+
+async def test_a_stored_choice_that_cannot_start_on_demand_gives_way(tmp_path: Path) -> None:
+    kept = Choice(group="spare", by="kept", reason="measured before")
+    bench = Bench(tmp_path, start="on_demand", stored_choice=lambda _: kept)
+
+    def lacking(inputs: Tensors, factory: FakeFactory) -> Tensors:
+        if factory.specs[-1].options:
+            raise BackendUnavailable("this machine has no such engine")
+        return doubled(inputs)
+
+    for name in ("one", "two"):
+        config = (tmp_path / name / "config.toml").read_text("utf-8")
+        config = config.replace('default_group = "main"', 'default_group = "auto"')
+        write_config(tmp_path / name, config + "options = { here = false }\n")
+        bench.factory.of[name].selftest = partial(lacking, factory=bench.factory.of[name])
+    await bench.registry.load_all()
+    with pytest.raises(BackendError, match="cannot start"):
+        await bench.run(5)
+
+    def groups() -> set[str]:
+        return {model.config.default_group for model in bench.registry.served()}
+
+    await eventually(lambda: groups() == {"main"} and bool(bench.registry.composed()))
+    assert (await bench.run(5)).value == ([20], (1, 1))
     await bench.registry.close()
 
 

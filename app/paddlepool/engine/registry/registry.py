@@ -291,8 +291,8 @@ class ModelRegistry:
         return True
 
     def _reopen(self, failed: ServedModel) -> None:
-        """Open a model again if its default group, the first one of "auto", cannot start."""
-        if failed.choice.group == failed.files.config.first_group and failed in self.served():
+        """Open a model of "auto" again, with another group, if its default group cannot start."""
+        if failed.files.config.first_group is not None and failed in self.served():
             self._task(self._reopened(failed))
 
     async def _reopened(self, failed: ServedModel) -> None:
