@@ -69,6 +69,13 @@ def test_only_what_the_version_policy_could_serve_is_copied(copy: Copy) -> None:
     assert copy.served() == {"double": (2,)}
 
 
+def test_under_canary_the_newest_version_and_those_before_are_copied(copy: Copy) -> None:
+    write_config(copy.origin / "double", "[version_policy]\nkind = 'canary'\n")
+    write_version(copy.origin / "double" / "2")
+    copy.sync()
+    assert copy.served() == {"double": (2, 1)}
+
+
 def damage(version: Path, fault: str) -> None:
     params = version / "inference.pdiparams"
     match fault:

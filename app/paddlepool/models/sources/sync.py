@@ -187,9 +187,10 @@ class Changes:
 def sync(source: Source, root: Path) -> Changes:
     """Copy new versions and files from `source` to the repository `root`; remove deleted versions.
 
-    Only versions that the model's version policy selects are copied. A version is published after
-    every byte has been compared with its manifest. If a file differs from the manifest, the version
-    is refused until its listing at the source changes. A damaged local version is copied again.
+    Only versions that the model's version policy selects are copied; with the policy "canary", all
+    versions. A version is published after every byte has been compared with its manifest. If a file
+    differs from the manifest, the version is refused until its listing at the source changes. A
+    damaged local version is copied again.
 
     Versions that the source no longer has are removed if another version of the model is complete.
     A model that it no longer has stays: a source cannot empty the local repository. Raises
@@ -225,7 +226,10 @@ def _sync_model(
     config = _sync_files(source, directory, model, changes)
     if config is None:
         return
-    candidates, count = config.version_policy.choose(sorted(model.versions, reverse=True))
+    numbers, policy = tuple(sorted(model.versions, reverse=True)), config.version_policy
+    candidates, count = policy.choose(numbers)
+    if policy.kind == "canary":  # the newest is tried, and any other may serve
+        candidates, count = numbers, len(numbers)
     complete = 0
     for version in (candidate for candidate in candidates if candidate in model.versions):
         if complete == count:
