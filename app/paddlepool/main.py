@@ -18,6 +18,7 @@ from paddlepool.application import build_application, enabled_apis
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.resources import memory_limit
+from paddlepool.engine.backends.compiled import FOLDER, CompiledPrograms
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.concurrency import in_thread, in_thread_or_inline, log_failure
 from paddlepool.engine.dataplane import DataPlane, StagesDone
@@ -36,6 +37,7 @@ from paddlepool.evidence.live.chooser import Chooser, Choosing
 from paddlepool.evidence.live.shadow_predictor import IdleGate, ShadowPredictors
 from paddlepool.evidence.live.stored_choices import StoredChoices
 from paddlepool.models.repository.layout import ModelRepository, find_default_models, read_configs
+from paddlepool.models.repository.state_file import state_path
 from paddlepool.models.sources.sync import refresh
 from paddlepool.observability.build_info import build_info, machine
 from paddlepool.observability.metrics import Metrics
@@ -113,7 +115,9 @@ def create_app(
     served = {config.pipeline for config in configs.values()}
     in_use = [task for name, task in tasks.items() if name in served]
     workers = build_workers(settings, metrics, in_use)
-    backend = ProcessBackend()
+    state = state_path(settings.state_file)
+    compiled = None if state is None else CompiledPrograms(state.with_name(FOLDER))
+    backend = ProcessBackend(compiled=compiled)
     if registry is None:
         on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
         registry = ModelRegistry(

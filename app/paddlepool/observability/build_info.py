@@ -75,7 +75,8 @@ def _version(package: str) -> str:
 def _onednn_abi() -> str:
     """Return the ABI number in the name of the oneDNN library in Paddle's package, or `none`."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        for file in importlib.metadata.files("paddlepaddle") or []:
-            if match := re.fullmatch(r"libdnnl\.so\.([0-9.]+)", file.name):
-                return match[1]
+        # As text: to parse the names of Paddle's 4,000 files would take a tenth of the start.
+        files = importlib.metadata.distribution("paddlepaddle").read_text("RECORD") or ""
+        if match := re.search(r"/libdnnl\.so\.([0-9.]+),", files):
+            return match[1]
     return NONE

@@ -3,6 +3,8 @@
 Both need the extra `engines`. OpenVINO can read Paddle programs, but only in the legacy format.
 """
 
+import contextlib
+import io
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +15,7 @@ import numpy as np
 
 from paddlepool.contracts.errors import BackendError, BackendUnavailable
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.backends.compiled import DIGEST_BYTES
 from paddlepool.engine.backends.handler import (
     Handler,
     check_bfloat16,
@@ -88,6 +91,25 @@ def imported_openvino() -> Any:
     return openvino
 
 
+def _compiled(
+    core: Any, model: Any, settings: Mapping[str, object], opening: Mapping[str, Any]
+) -> Any:
+    """Import the file `compiled` of `opening`, or compile the model and write its file `export`.
+
+    The self-test then judges the imported program, which later starts import.
+    """
+    if stored := opening.get("compiled"):
+        program = Path(stored).read_bytes()[DIGEST_BYTES:]
+        return core.import_model(io.BytesIO(program), "CPU", settings)
+    compiled = core.compile_model(model, "CPU", settings)
+    if not (export := opening.get("export")):
+        return compiled
+    program = compiled.export_model().getvalue()
+    with contextlib.suppress(OSError):  # no room: the next start compiles again
+        Path(export).write_bytes(program)
+    return core.import_model(io.BytesIO(program), "CPU", settings)
+
+
 def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
     """Compile the model and return its handler; called once in the child.
 
@@ -116,23 +138,20 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
         raise BackendError(f"OpenVINO would give wrong numbers: {'; '.join(reasons)}")
     # Names of the model before it is compiled: compiling may rename an input after an operator.
     names = [port.get_any_name() for port in model.inputs]
-    compiled = core.compile_model(
-        model,
-        "CPU",
-        {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_NUM_THREADS": str(opening["threads"]),
-            "NUM_STREAMS": "1",
-            # By default, the threads of every process are pinned to the first cores.
-            "ENABLE_CPU_PINNING": False,
-            # By default OpenVINO computes in bfloat16 if the processor can, which changes outputs.
-            "INFERENCE_PRECISION_HINT": "bf16" if options["bfloat16"] else "f32",
-            # By default, products with int8 weights round their activations to int8, too.
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
-            # By default, memory grows with each new shape, by 0.4 MB.
-            "CPU_RUNTIME_CACHE_CAPACITY": CACHED,
-        },
-    )
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": str(opening["threads"]),
+        "NUM_STREAMS": "1",
+        # By default, the threads of every process are pinned to the first cores.
+        "ENABLE_CPU_PINNING": False,
+        # By default OpenVINO computes in bfloat16 if the processor can, which changes outputs.
+        "INFERENCE_PRECISION_HINT": "bf16" if options["bfloat16"] else "f32",
+        # By default, products with int8 weights round their activations to int8, too.
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        # By default, memory grows with each new shape, by 0.4 MB.
+        "CPU_RUNTIME_CACHE_CAPACITY": CACHED,
+    }
+    compiled = _compiled(core, model, settings, opening)
     request = compiled.create_infer_request()
     rows = tables(model)
     wide = [spec["name"] for spec in opening["inputs"] if spec["dtype"] in ("int64", "uint64")]

@@ -14,6 +14,7 @@ from paddlepool.contracts.ports import Predictor, PredictorSpec, RunResult
 from paddlepool.contracts.resources import NO_REPORTS
 from paddlepool.contracts.tensors import Tensors, TensorSpec, all_finite
 from paddlepool.engine.backends import BACKENDS
+from paddlepool.engine.backends.compiled import EXPORT, CompiledPrograms
 from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from paddlepool.engine.process.confinement import MEASURES, Confinement
 from paddlepool.engine.process.environment import Limits, malloc_settings
@@ -131,10 +132,11 @@ class ProcessBackend:
         default_factory=lambda: BACKEND_ENVIRONMENT
     )
     suspension: Suspension | None = None
+    compiled: CompiledPrograms | None = None
     held: tuple[str, ...] | None = field(default=None, init=False)
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
-        """Open a predictor.
+        """Open a predictor, with its compiled program if that is stored.
 
         Raises ConfigError for an unknown backend or a wrong option, BackendError for a model that
         cannot be loaded or a program that is missing or not for this backend, WorkerCrashed if the
@@ -146,28 +148,54 @@ class ProcessBackend:
                 f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}"
             )
         _check_program(spec)
+        stored = None if self.compiled is None else self.compiled.path(spec)
+        if self.compiled is None or stored is None or not self.compiled.intact(stored):
+            return self._opened(spec, target, suspension, export_to=stored)
+        try:
+            return self._opened(spec, target, suspension, compiled=stored)
+        except (errors.BackendError, errors.WorkerCrashed) as error:
+            log.warning("a compiled program is removed, as it cannot be opened: %s", error)
+            self.compiled.remove(stored)
+            return self._opened(spec, target, suspension, export_to=stored)
+
+    def _opened(
+        self,
+        spec: PredictorSpec,
+        target: str,
+        suspension: Suspension | None,
+        *,
+        compiled: Path | None = None,
+        export_to: Path | None = None,
+    ) -> Predictor:
+        """Open a predictor with a compiled program, or compile one and store it at `export_to`."""
         opening = asdict(spec) | {"directory": str(spec.directory)}
+        opening["compiled"] = None if compiled is None else str(compiled)
         environment = {**ENVIRONMENT, **self.environments.get(spec.backend, {})}
         converts = spec.backend in ONNX_BACKENDS and spec.format != "onnx"
         try:
             with contextlib.ExitStack() as opened:
-                if converts:
+                writing: list[Path] = []
+                if converts or export_to is not None:
                     directory = tempfile.TemporaryDirectory(prefix="paddlepool-")
-                    environment["TMPDIR"] = opened.enter_context(directory)
+                    writing.append(Path(opened.enter_context(directory)))
+                    opening["export"] = None if export_to is None else str(writing[0] / EXPORT)
+                    environment["TMPDIR"] = str(writing[0])
                 limits = Limits(
                     nice=self.nice,
                     environment=environment,
                     suspension=self.suspension if suspension is None else suspension,
                     idle=suspension is None and self.suspension is not None,
                     confinement=Confinement.PREDICTOR,
-                    reading=(spec.directory,),
-                    writing=[Path(environment["TMPDIR"])] if converts else (),
+                    reading=(spec.directory, *([] if compiled is None else [compiled])),
+                    writing=writing,
                     # Converting a program needs calls that confinement forbids, and opening a GPU
                     # may need some too.
                     starts_programs=converts or spec.options.get("device") == "gpu",
                 )
                 check = partial(check_outputs, spec.outputs)
                 child = Child(target, opening, limits=limits, check=check)
+                if self.compiled is not None and export_to is not None:
+                    self.compiled.store(export_to, writing[0] / EXPORT)
         except errors.BackendError as error:
             if not error.library_text:
                 raise

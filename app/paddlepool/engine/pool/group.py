@@ -465,17 +465,17 @@ class Group:
     def _warm_up(self, predictor: Predictor, timed: bool) -> RunTimes:
         """Run every shape of `warmups`; return the usual seconds of each, or [] if not `timed`.
 
-        A shape's first run takes up to eight times as long as later ones. If `timed`, a short run
-        is therefore repeated, and the second time counts. Otherwise the self-test's shape is left
-        out: a replacement is ready sooner, and a reload delays requests less.
+        A shape's first run, for one shape the self-test, takes up to eight times as long as later
+        ones. If `timed`, a short first run is therefore repeated, and the second time counts.
+        Otherwise the self-test's shape is left out: a replacement or a reload is ready sooner.
         """
         tested = [array.shape for array in self.selftest.inputs.values()]
         times = []
         for inputs in self.warmups:
-            if not timed and [array.shape for array in inputs.values()] == tested:
+            if (again := [array.shape for array in inputs.values()] == tested) and not timed:
                 continue
             seconds = self._timed_run(predictor, inputs)
-            if timed and seconds < SHORT_RUN_SECONDS:
+            if timed and not again and seconds < SHORT_RUN_SECONDS:
                 seconds = self._timed_run(predictor, inputs)
             times.append((shape_key(inputs), seconds))
         return times if timed else []

@@ -1,0 +1,92 @@
+"""Compiled programs of OpenVINO, stored between starts.
+
+A predictor without a stored program compiles its own and exports it while it is being opened,
+before it gets the first request. The server copies the export into the store. Predictors can read
+the one file that they open, and write none: a process trusts the program that it imports.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from paddlepool.contracts.ports import PredictorSpec
+from paddlepool.contracts.resources import LIBRARY_SWITCHES, processor
+from paddlepool.models.repository.files import open_plain_file, write_atomically
+
+FOLDER = "compiled"
+EXPORT = "compiled.blob"
+"""Name of the file that a predictor exports, in a directory of its own."""
+
+MAX_FILES = 32
+MAX_BYTES = 1 << 30
+DIGEST_BYTES = hashlib.sha256().digest_size
+"""Length of the digest with which a stored file begins."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPrograms:
+    """Files of compiled programs in `directory`; the files used least recently are removed."""
+
+    directory: Path
+
+    def path(self, spec: PredictorSpec) -> Path | None:
+        """Return the file of a predictor's compiled program, which need not exist.
+
+        Its name is a digest of everything that decides the result: the program, the options, the
+        engine with its settings and environment, and the processor. Returns None for backends that
+        compile nothing, for programs that are converted first, and if the program cannot be read.
+        """
+        if spec.backend != "openvino" or spec.format != "onnx":
+            return None
+        name = hashlib.sha256()
+        try:
+            for file in (spec.directory / spec.program, Path(__file__).with_name("onnx.py")):
+                with open_plain_file(file) as stream:
+                    name.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError:
+            return None
+        switches = {key: os.environ[key] for key in os.environ if key.startswith(LIBRARY_SWITCHES)}
+        facts = [dict(spec.options), spec.threads, version("openvino"), switches]
+        name.update(json.dumps([facts, asdict(processor())], sort_keys=True).encode())
+        return self.directory / name.hexdigest()
+
+    def intact(self, path: Path) -> bool:
+        """Whether the file exists and is as it was stored."""
+        try:
+            with open_plain_file(path) as stream:
+                expected = stream.read(DIGEST_BYTES)
+                whole = hashlib.file_digest(stream, "sha256").digest() == expected
+            if whole:
+                os.utime(path)
+        except OSError:
+            return False
+        return whole
+
+    def store(self, path: Path, export: Path) -> None:
+        """Copy a predictor's export, if there is one, to `path`."""
+        try:
+            with open_plain_file(export) as stream:
+                program = stream.read(MAX_BYTES + 1)
+        except OSError:
+            return
+        if len(program) > MAX_BYTES:
+            return
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(path, hashlib.sha256(program).digest() + program)
+            files = [(file.stat().st_mtime_ns, file) for file in self.directory.iterdir()]
+            for _, file in sorted(files)[:-MAX_FILES]:
+                file.unlink()
+        except OSError as error:
+            log.warning("a compiled program cannot be stored: %s", error.strerror or error)
+
+    def remove(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
