@@ -35,6 +35,7 @@ from harness import (
     ROOT,
     Connection,
     Server,
+    compile_package,
     cpu_seconds,
     descendants,
     free_port,
@@ -75,6 +76,7 @@ Row = dict[str, Any]
 
 def _files(home: Path, port: int, _workers: int, _model: Path) -> Mapping[str, str]:
     """Copy this server's repository with one model, and return its settings."""
+    compile_package()
     shutil.rmtree(home / "repository", ignore_errors=True)  # with versions that were published
     shutil.copytree(ROOT / "model_repo" / MODEL, home / "repository" / MODEL, dirs_exist_ok=True)
     return {

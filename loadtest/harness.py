@@ -1,5 +1,6 @@
 """Run a server process on a free local port, connect to it, and measure its memory."""
 
+import compileall
 import contextlib
 import json
 import os
@@ -196,6 +197,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def compile_package(checkout: Path = ROOT) -> None:
+    """Write the package's bytecode, as pip does for the installed packages of other servers.
+
+    Otherwise each start of a checkout would compile the modules that only child processes import,
+    which may not write, and all of them with PYTHONDONTWRITEBYTECODE.
+    """
+    compileall.compile_dir(checkout / "app", quiet=1)
+
+
 def running_server(
     repository: Path | None = None,
     *,
@@ -210,6 +220,7 @@ def running_server(
     log, if it is not ready within two minutes.
     """
     port = port or free_port()
+    compile_package(checkout)
     settings = {
         "PADDLEPOOL_HOST": HOST,
         "PADDLEPOOL_PORT": str(port),
