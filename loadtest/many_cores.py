@@ -39,8 +39,9 @@ CORES = (2, 4, 8, 16, 32, 64)
 SPLITS = (2, 4, 8)
 """Cores of a replica, where several replicas share a machine."""
 QUIET, ATTEMPTS = 0.04, 4
-CLIENTS_PER_CORE = 16
-"""Two full runs of each predictor, so that no predictor waits for clients."""
+CLIENTS_PER_CORE, MOST_CLIENTS = 16, 256
+"""Two full runs of each predictor, so that no predictor waits for clients. More than the most would
+only wait longer for the API process."""
 
 Point = Mapping[str, Any]
 
@@ -159,10 +160,11 @@ def checks(report: Mapping[str, Any], costs: Costs) -> list[dict[str, Any]]:
     for measured in report["points"]:
         simulated = simulate(
             costs,
-            cores=report["cores"] * (1 - measured["others"]),
+            cores=report["cores"],
             predictors=measured["processes"],
             clients=measured["clients"],
             clients_share_cores=True,
+            others=measured["others"],
         )
         rows.append(
             {
@@ -180,7 +182,7 @@ def projections(costs: Costs) -> list[dict[str, Any]]:
     """For each number of cores: one API process, and the best split into replicas."""
 
     def on(cores: int, *, balanced: bool) -> Simulated:
-        clients = CLIENTS_PER_CORE * cores
+        clients = min(CLIENTS_PER_CORE * cores, MOST_CLIENTS)
         return simulate(costs, cores=cores, predictors=cores, clients=clients, balanced=balanced)
 
     replicas = {cores: on(cores, balanced=True) for cores in SPLITS}
@@ -222,6 +224,7 @@ def page(report: Mapping[str, Any]) -> str:
         mean_error=statistics.mean(free),
         worst_error=max(free),
         clients_per_core=CLIENTS_PER_CORE,
+        most_clients=MOST_CLIENTS,
         splits=", ".join(map(str, SPLITS)),
         rows=[row | _replicas(row) for row in rows],
         ceiling=round(ceiling, -2),

@@ -20,7 +20,7 @@ WEIGHTS = (1024, 110)
 """Of the kernel's scheduler, for nice 0 and for the predictors' nice 10."""
 NORMAL, LOW = 0, 1
 
-WARM_UP, END = 0.3, 1.3
+WARM_UP, END = 0.7, 1.7
 """Simulated seconds of the part that counts."""
 
 API_PROCESS = "the API process"
@@ -73,11 +73,11 @@ class Simulated:
 class Cores:
     """Processors that work of two weights shares; delays need no processor."""
 
-    def __init__(self, number: float, *, used: float = 1.0) -> None:
-        """`used` is that of Costs."""
+    def __init__(self, number: int, *, used: float = 1.0, others: float = 0.0) -> None:
+        """`used` is that of Costs; other programs use the share `others` of the cores."""
         self.now = 0.0
         self.seconds = 0.0
-        self._number, self._used = number, used
+        self._number, self._used, self._others = number, used, others
         self._order = itertools.count()
         self._timers: list[tuple[float, int, Action]] = []
         # By weight: the work under way, by the amount of service at which it ends.
@@ -95,9 +95,11 @@ class Cores:
     def _rates(self) -> tuple[float, float]:
         """Share of a core that each piece of work of each weight gets."""
         normal, low = map(len, self._work)
-        if normal + low <= self._number:
+        capacity = self._number * (1 - self._others)
+        if normal + low > self._number:
+            capacity *= self._used
+        if normal + low <= capacity:
             return 1.0, 1.0
-        capacity = self._number * self._used
         weighed = normal * WEIGHTS[NORMAL] + low * WEIGHTS[LOW]
         if (most := capacity * WEIGHTS[NORMAL] / weighed) < 1:
             return most, capacity * WEIGHTS[LOW] / weighed
@@ -191,7 +193,7 @@ class SimulatedServer:
 
     def __post_init__(self) -> None:
         self.api = EventLoop(self.cores)
-        self.rows = self.runs = 0
+        self.rows = self.runs = self.replies = 0
         self.predictor_seconds = 0.0
         self._waiting = 0
         self._collecting = False
@@ -253,24 +255,30 @@ class SimulatedServer:
             self._free.append(predictor)
         self._dispatch()
         for _ in range(rows):
-            self.api.soon(self.costs.api.text / 2, self.reply)
+            self.api.soon(self.costs.api.text / 2, self._reply)
+
+    def _reply(self) -> None:
+        self.replies += 1
+        self.reply()
 
 
 def simulate(
     costs: Costs,
     *,
-    cores: float,
+    cores: int,
     predictors: int,
     clients: int,
     balanced: bool = False,
     clients_share_cores: bool = False,
+    others: float = 0.0,
 ) -> Simulated:
     """Simulate clients that each send a text when the last one is answered.
 
-    Their own processor time is spent on the same cores only if `clients_share_cores`. With
-    `balanced`, a thread of the balancer passes every text and every reply, on the same cores.
+    Their own processor time is spent on the same cores only if `clients_share_cores`. Other
+    programs use the share `others` of the cores. With `balanced`, a thread of the balancer passes
+    every text and every reply, on the same cores.
     """
-    shared = Cores(cores, used=costs.used)
+    shared = Cores(cores, used=costs.used, others=max(0.0, others))
     client, proxy = EventLoop(shared), EventLoop(shared)
 
     def passed(action: Action) -> Action:
@@ -298,22 +306,21 @@ def simulate(
     for _ in range(clients):
         send()
     shared.run(WARM_UP)
-    before = (server.rows, server.runs, server.api.busy_seconds, server.predictor_seconds)
-    used = shared.seconds
+
+    def totals() -> tuple[float, ...]:
+        busy = server.api.busy_seconds, server.predictor_seconds, shared.seconds
+        return server.replies, server.rows, server.runs, *busy
+
+    before = totals()
     shared.run(END)
-    rows, runs, api, busy = (
-        now - then
-        for now, then in zip(
-            (server.rows, server.runs, server.api.busy_seconds, server.predictor_seconds),
-            before,
-            strict=True,
-        )
-    )
     seconds = END - WARM_UP
+    replies, rows, runs, api, predicting, busy = (
+        (now - then) / seconds for now, then in zip(totals(), before, strict=True)
+    )
     return Simulated(
-        per_second=rows / seconds,
-        rows=rows / max(1, runs),
-        api=api / seconds,
-        predictors=busy / seconds / predictors,
-        cores=(shared.seconds - used) / seconds / cores,
+        per_second=replies,
+        rows=rows / max(1.0, runs),
+        api=api,
+        predictors=predicting / predictors,
+        cores=busy / cores,
     )
