@@ -85,7 +85,8 @@ class CompiledPrograms:
             for _, file in sorted(files)[:-MAX_FILES]:
                 file.unlink()
         except OSError as error:
-            log.warning("a compiled program cannot be stored: %s", error.strerror or error)
+            # No warning: the file beside this folder, which cannot be written either, has its own.
+            log.info("a compiled program cannot be stored: %s", error.strerror or error)
 
     def remove(self, path: Path) -> None:
         with contextlib.suppress(OSError):
