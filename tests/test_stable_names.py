@@ -122,9 +122,10 @@ FIELDS = {
 }
 """Of bodies that SCHEMAS does not describe."""
 SCHEMAS = """
-CanaryStatus agreement agreement_high agreement_limit agreement_low at by compared current drift
-    error errors history identical model pairs previous ratio ratio_high ratio_limit ratio_low
-    reason requests serving since slices state version
+CanaryStatus agreement agreement_high agreement_limit agreement_low at by compared current
+    current_parts drift error errors history identical model pairs parts previous previous_parts
+    ratio ratio_high ratio_limit ratio_low reason requests serving serving_parts since slices state
+    version
 TrialPoint agreement agreement_high agreement_low at compared drift ratio
 SliceStatus agreement name rows
 CandidateInfo agreement fit gain gain_high gain_low group largest_difference mean_difference

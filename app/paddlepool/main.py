@@ -351,6 +351,7 @@ def _open_background(
         predictors,
         canaries,
         slices_of=partial(slices_of, tasks=tasks),
+        agreement_of=partial(agreement_of, tasks=tasks),
         quality_command=partial(
             command_of, repository=settings.model_repository, data=settings.quality_data
         ),

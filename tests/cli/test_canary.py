@@ -11,6 +11,25 @@ from paddlepool.cli.canary import act
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.status import CanaryStatus, SliceStatus
 
+WHOLE = CanaryStatus(
+    model="ocr",
+    serving=1,
+    previous=1,
+    version=1,
+    current=1,
+    state="testing",
+    since=1_795_000_000.0,
+    requests=200,
+    compared=20,
+    agreement=0.94,
+    agreement_low=0.88,
+    agreement_high=0.97,
+    identical=3,
+    serving_parts={"det": 1, "rec": 2},
+    previous_parts={"det": 1, "rec": 1},
+    parts={"det": 1, "rec": 3},
+    current_parts={"det": 1, "rec": 2},
+)
 STATUS = CanaryStatus(
     model="emotion",
     serving=2,
@@ -121,3 +140,15 @@ def test_without_a_key_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PADDLEPOOL_ADMIN_KEY")
     with pytest.raises(ConfigError, match="PADDLEPOOL_ADMIN_KEY is not set"):
         call("canary", httpx.Response(200, json=asdict(STATUS)))
+
+
+def test_a_set_of_versions_is_shown_by_the_parts_that_differ(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    call("canary", httpx.Response(200, json=asdict(WHOLE)))
+    shown = capsys.readouterr().out
+    assert "ocr version 1 with rec 2\n" in shown
+    assert "version 1 with rec 1: `rollback` returns to it" in shown
+    assert "version 1 with rec 3, beside version 1 with rec 2\n" in shown
+    assert "3 identical\n" in shown
+    assert "difference" not in shown

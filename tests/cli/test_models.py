@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from paddlepool.cli import main
+from tests.engine.chain import write_composed
 from tests.engine.fakes import FakeFactory, write_double
 from tests.model_files import add_to_config, write_manifest
 
@@ -42,6 +43,15 @@ def test_list_says_what_serves_where_the_newest_cannot(tmp_path: Path, models: M
     assert [row[2] for row in models("list")[1:]] == ["no", "yes", "no"]
     add_to_config(double, '[version_policy]\nkind = "specific"\nversions = [1]\n')
     assert [row[2] for row in models("list")[1:]] == ["no", "no", "yes"]
+
+
+def test_list_shows_that_a_new_part_must_prove_itself(tmp_path: Path, models: Models) -> None:
+    write_double(tmp_path, 1, 2, name="two")
+    write_double(tmp_path, name="one")
+    write_composed(tmp_path)
+    add_to_config(tmp_path / "chain", '[version_policy]\nkind = "canary"\n')
+    served = [row[:3] for row in models("list")[1:]]
+    assert served[-2:] == [["two", "2", "no"], ["two", "1", "yes"]]
 
 
 def test_list_shows_what_is_not_sealed(tmp_path: Path, models: Models) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -289,6 +289,9 @@ def test_a_new_version_is_shown_with_the_verdict(page: Page, served: Server) -> 
     assert violations(page) == []
     too_wide = "rows => rows.filter(row => row.scrollWidth > row.clientWidth).length"
     assert shown.locator(".figures div").evaluate_all(too_wide) == 0
+    status = replace(status, parts={"det": 1, "rec": 2}, current_parts={"det": 1, "rec": 1})
+    page.reload()
+    expect(shown).to_contain_text("version 4, rec 2 beside version 3, rec 1")
     page.goto(f"{served.url}/compare?model=u2netp")
     expect(page.locator("#now")).to_be_visible()
     expect(shown).to_be_hidden()

@@ -69,14 +69,23 @@ def act(
 
 def text_of(status: Mapping[str, Any]) -> str:
     """Format the server's reply, a CanaryStatus as JSON, as tables for a person."""
-    facts = [("serving", f"{status['model']} version {status['serving']}")]
+    serving, previous, own, current = (
+        _version(status, name, other)
+        for name, other in (
+            ("serving", "previous"),
+            ("previous", "serving"),
+            ("version", "current"),
+            ("current", "version"),
+        )
+    )
+    facts = [("serving", f"{status['model']} {serving}")]
     if status["previous"] is not None:
-        facts.append(("before", f"version {status['previous']}: `rollback` returns to it"))
+        facts.append(("before", f"{previous}: `rollback` returns to it"))
     if status["version"] is None:
         facts.append(("canary", status["reason"] or "no new version"))
         return align_columns(_labelled(facts))
     facts += [
-        ("canary", f"version {status['version']}, beside version {status['current']}"),
+        ("canary", f"{own}, beside {current}"),
         ("state", str(status["state"])),
     ]
     if status["reason"]:
@@ -86,14 +95,13 @@ def text_of(status: Mapping[str, Any]) -> str:
         facts.append(("decided", f"{_date(status['at'])}, {status['by']}"))
     facts.append(("compared", f"{status['compared']} of {status['requests']} requests"))
     if status["compared"]:
-        facts += [
-            (
-                "agreement",
-                f"{status['agreement']:.3f} ({status['agreement_low']:.3f} to "
-                f"{status['agreement_high']:.3f}), {status['identical']} identical to the last bit",
-            ),
-            ("difference", f"at most {status['drift']:.3g}"),
-        ]
+        identical = f"{status['identical']} identical"
+        if not status.get("parts"):
+            identical += " to the last bit"
+        interval = f"{status['agreement_low']:.3f} to {status['agreement_high']:.3f}"
+        facts.append(("agreement", f"{status['agreement']:.3f} ({interval}), {identical}"))
+        if not status.get("parts"):
+            facts.append(("difference", f"at most {status['drift']:.3g}"))
     if status["ratio"] is not None:
         interval = f"{status['ratio_low']:.2f} to {status['ratio_high']:.2f}"
         pairs = f"{status['pairs']} pairs of runs"
@@ -105,6 +113,15 @@ def text_of(status: Mapping[str, Any]) -> str:
         rows += [(row["name"], str(row["rows"]), f"{row['agreement']:.3f}") for row in slices]
         text += f"\n\n{align_columns(rows)}"
     return text
+
+
+def _version(status: Mapping[str, Any], name: str, other: str) -> str:
+    """Return a version; of a composed model, with the parts that differ from the other version."""
+    own, others = (
+        status.get("parts" if key == "version" else f"{key}_parts") or {} for key in (name, other)
+    )
+    parts = [f"{part} {number}" for part, number in own.items() if others.get(part) != number]
+    return f"version {status[name]}" + (f" with {', '.join(parts)}" if parts else "")
 
 
 def _labelled(facts: list[tuple[str, str]]) -> list[tuple[str, ...]]:

@@ -23,7 +23,7 @@ from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.evidence.quality.ports import ComposedQuality, Source, TaskQuality
 from paddlepool.evidence.quality.report import CARD, Report, compare_card, read_card, write_card
 from paddlepool.evidence.quality.run import measure_composed, measure_model, task_quality
-from paddlepool.models.repository.config import load_config
+from paddlepool.models.repository.config import VersionPolicy, load_config
 from paddlepool.models.repository.layout import ComposedFiles, ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Manifest, read_contents
 from paddlepool.models.repository.selftest import shapes_of
@@ -165,7 +165,10 @@ def _list(args: argparse.Namespace) -> int:
             origin = str(manifest.weights.get("origin", "-"))
             preview = " (preview)" if manifest.weights.get("preview") else ""
             # As a server does, skip unusable versions.
-            candidates, count = config.version_policy.choose(versions)
+            policy = config.version_policy
+            if repository.judged_with(name) is not None:
+                policy = VersionPolicy(kind="canary")
+            candidates, count = policy.choose(versions)
             serves = version in candidates and served < count
             served += serves
             figures = (_word(serves), _size(size), network, origin + preview)

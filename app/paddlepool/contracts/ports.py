@@ -311,7 +311,10 @@ class Pipeline(Protocol):
 
 @runtime_checkable
 class ComposedPipeline(Pipeline, Protocol):
-    """A pipeline of several models; a whole sample request tests it before its first answer."""
+    """A pipeline of several models; a whole sample request tests it before its first answer.
+
+    A payload may be run again, on another version: run() must not change it.
+    """
 
     def payload_of(self, sample: bytes) -> Any:
         """Return the payload for run() from the content of the sample request's file."""

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
-
-from paddlepool.contracts.tensors import Tensors
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
@@ -111,6 +110,18 @@ class ModelStatus:
     reason: str
 
 
+class VersionSet(NamedTuple):
+    """A version of a model; of a composed model, also the version of each model that is a part."""
+
+    version: int
+    parts: Mapping[str, int] = MappingProxyType({})
+
+    def text(self, name: str, before: "VersionSet") -> str:
+        """Return `name@1`, and the parts that differ from those of `before`: ` with part@2`."""
+        parts = [f"{part}@{n}" for part, n in self.parts.items() if before.parts.get(part) != n]
+        return f"{name}@{self.version}" + (f" with {', '.join(parts)}" if parts else "")
+
+
 TrialState = Literal["testing", "passed", "promoted", "rejected"]
 """State of the trial of a new version. "testing": it is compared with the version that serves.
 "passed": it has proven itself and waits for a person. "promoted": it has begun to serve.
@@ -165,7 +176,8 @@ class Trial:
 
     `sha256` is the fingerprint of its files. `since` is when the trial began and `at` when it was
     decided, in seconds since 1970; `at` is None before that. `by` says who decided: the
-    measurements, or a person.
+    measurements, or a person. `parts` and `current_parts` are the
+    versions of the parts of a composed model, by model.
     """
 
     model: str
@@ -178,18 +190,29 @@ class Trial:
     by: Literal["measured", "person"] = "measured"
     at: float | None = None
     evidence: TrialEvidence = field(default_factory=TrialEvidence)
+    parts: Mapping[str, int] = field(default_factory=dict)
+    current_parts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def version_set(self) -> VersionSet:
+        return VersionSet(self.version, self.parts)
+
+    @property
+    def current_set(self) -> VersionSet:
+        return VersionSet(self.current, self.current_parts)
 
 
 class TrialExample(NamedTuple):
     """A request on which a new version differs from the current one.
 
-    `outputs` are those of the new version, `expected` those of the current one.
+    `outputs` are those of the new version, `expected` those of the current one. For a composed
+    model, `inputs` is the payload of its task, and the others are its answers as JSON values.
     """
 
     agreement: float
-    inputs: Tensors
-    outputs: Tensors
-    expected: Tensors
+    inputs: Any
+    outputs: Any
+    expected: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,12 +236,13 @@ class CanaryStatus:
     runs. Intervals (`_low` to `_high`) have 99 % confidence. `drift` is the largest difference of
     the outputs. `slices` are the kinds of answers with the most different rows, at most 5, in
     falling order. `history` has the figures as the comparisons accumulated, at most 60 points.
-    `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`.
+    `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`. Of a
+    composed model, each version comes with those of its parts, by model.
     """
 
     model: str
-    serving: int | None
-    previous: int | None
+    serving: int | None = None
+    previous: int | None = None
     version: int | None = None
     current: int | None = None
     state: TrialState | None = None
@@ -243,3 +267,7 @@ class CanaryStatus:
     agreement_limit: float | None = None
     ratio_limit: float | None = None
     history: tuple[TrialPoint, ...] = ()
+    serving_parts: Mapping[str, int] = field(default_factory=dict)
+    previous_parts: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, int] = field(default_factory=dict)
+    current_parts: Mapping[str, int] = field(default_factory=dict)

@@ -70,6 +70,9 @@ class TrafficListener(Protocol):
         a tensor request is made from the same arrays later.
         """
 
+    def answered(self, served: ComposedModel, payload: Any) -> None:
+        """Receive the payload of an answered request to a composed model."""
+
 
 StagesDone = Callable[[RequestOutput, Sequence[InferResult]], None]
 """Receives the output of each answered request that ran jobs, and the results of its runs.
@@ -141,9 +144,12 @@ class DataPlane:
                     with _reserve(served, context) as context.reservation:
                         if isinstance(served, ComposedModel):
                             await served.tested()
-                        value = await pipeline.run(await read(), context)
+                        payload = await read()
+                        value = await pipeline.run(payload, context)
             except (TimeoutError, errors.DeadlineExceeded):  # the queue's timer may come first
                 raise _too_late(context, timeout) from None
+            if self.traffic_listener is not None and isinstance(served, ComposedModel):
+                self.traffic_listener.answered(served, payload)
             return self._complete(served, context, value)
 
     async def infer(

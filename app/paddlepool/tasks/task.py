@@ -67,9 +67,10 @@ class Task:
     comparison: Callable[[ServedModelInfo], TaskComparison] | None = None
     """Returns sample inputs of a model for `paddlepool compare`, together with a measure of how
     well two outputs agree."""
-    agreement: Callable[[ServedModelInfo], Callable[[Tensors, Tensors], float]] | None = None
+    agreement: Callable[[ServedModelInfo], Callable[[Any, Any], float]] | None = None
     """Returns the measure of `comparison` alone, for the API process: a function that returns the
-    agreement of two outputs of a model, from 0 to 1."""
+    agreement of two outputs of a model, from 0 to 1. For a composed model, it gets two answers, as
+    `answer_of` of the pipeline returns them."""
     slices: Callable[[ServedModelInfo], Callable[[Tensors], Sequence[str]]] | None = None
     """Returns a function that names the kind of each row of a model's outputs, such as its label.
     The agreement of two versions is also counted for each kind."""

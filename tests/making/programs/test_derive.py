@@ -20,8 +20,8 @@ from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Derivation, DerivedProgram
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import agreement_of, load_tasks
+from tests.engine.chain import write_composed
 from tests.engine.fakes import FakeFactory, row
-from tests.engine.registry.test_composed import write_composed
 from tests.ran import needs_converter, ran
 
 MODELS = Path(__file__).parents[3] / "model_repo"

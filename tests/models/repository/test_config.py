@@ -165,10 +165,11 @@ def test_a_policy_that_cannot_work_is_refused(tmp_path: Path, text: str, message
         loaded(tmp_path, f"[version_policy]\n{text}\n")
 
 
-def test_versions_of_a_composed_model_are_not_judged(tmp_path: Path) -> None:
+def test_a_composed_model_is_judged_by_requests_alone(tmp_path: Path) -> None:
     text = 'pipeline = "ocr"\n[parts]\ndetect = "m"\n[version_policy]\nkind = "canary"\n'
-    with pytest.raises(ConfigError, match="set kind = 'canary' on its parts"):
-        loaded(tmp_path, text)
+    assert loaded(tmp_path, text).version_policy.requests == 500
+    with pytest.raises(ConfigError, match="quality: a new version of a composed model is not"):
+        loaded(tmp_path, text + "quality = []\n")
 
 
 @pytest.mark.parametrize(

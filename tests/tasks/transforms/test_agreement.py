@@ -8,6 +8,7 @@ import pytest
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.tasks.task import agreement_of, comparison_of
+from paddlepool.tasks.transforms.agreement import answer_agreement
 
 DETECTOR = """
 PreProcess: {transform_ops: [{DetResizeForTest: {limit_side_len: 96}}, {ToCHWImage: }]}
@@ -85,3 +86,22 @@ def test_samples_are_prepared_as_the_file_says(tmp_path: Path) -> None:
     picture = Path(__file__).parents[3] / "app" / "paddlepool" / "web" / "samples" / "cat.jpg"
     [(name, inputs)] = comparison.samples([picture])
     assert (name, inputs["x"].shape) == ("cat.jpg", (1, 3, 48, 72))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "share"),
+    [
+        ("", "", 1.0),
+        ("one two", "one two", 1.0),
+        ("one", "", 0.0),
+        ("one two three four", "one three four", 24 / 27),
+        ("one twa three", "one two three", 20 / 22),
+        ("abcd", "acbd", 6 / 8),
+    ],
+)
+def test_answers_agree_by_the_characters_of_their_lines(
+    lines: str, expected: str, share: float
+) -> None:
+    """A line that is missing costs its own characters alone."""
+    own, other = ([{"text": line} for line in text.split()] for text in (lines, expected))
+    assert answer_agreement(own, other) == answer_agreement(other, own) == pytest.approx(share)

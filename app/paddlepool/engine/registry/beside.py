@@ -2,18 +2,21 @@
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from paddlepool.contracts.caller import REQUEST_ID
-from paddlepool.engine.registry.model import ServedModel
+from paddlepool.contracts.status import VersionSet
+from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.composer import AnyModel
 
 SHARES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    model: ServedModel
+    model: AnyModel
     fraction: float
     timer: asyncio.TimerHandle | None
 
@@ -21,15 +24,16 @@ class _Open:
 class Beside:
     """Keeps at most one open version of each model beside the one that serves.
 
-    `retire` drains and closes a version. Belongs to the event loop.
+    `retire` drains and closes a version, and the parts that serve for it alone. Belongs to the
+    event loop.
     """
 
-    def __init__(self, retire: Callable[[ServedModel], Awaitable[None]]) -> None:
+    def __init__(self, retire: Callable[[AnyModel], Awaitable[None]]) -> None:
         self._retire = retire
         self._open: dict[str, _Open] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def answers(self, name: str) -> ServedModel | None:
+    def answers(self, name: str) -> AnyModel | None:
         """Return the open version of a model if it shall answer the current request, else None.
 
         It answers its fraction of the requests while it is ready. A hash of the request's id
@@ -41,12 +45,12 @@ class Beside:
         share = zlib.crc32(REQUEST_ID.get().encode("utf-8", "replace")) % SHARES
         return beside.model if share < beside.fraction * SHARES else None
 
-    def get(self, name: str) -> ServedModel | None:
+    def get(self, name: str) -> AnyModel | None:
         """Return the open version of a model, or None."""
         beside = self._open.get(name)
         return None if beside is None else beside.model
 
-    async def put(self, model: ServedModel, *, fraction: float = 0.0, seconds: float = 0.0) -> None:
+    async def put(self, model: AnyModel, *, fraction: float = 0.0, seconds: float = 0.0) -> None:
         """Keep a version open, and close the one of its model that was open before.
 
         `model` answers this fraction of the requests. Unless `seconds` is 0, it is closed after
@@ -59,10 +63,10 @@ class Beside:
             timer = loop.call_later(seconds, self._expire, model.name)
         self._open[model.name] = _Open(model, fraction, timer)
 
-    def take(self, name: str, version: int) -> ServedModel | None:
+    def take(self, name: str, versions: VersionSet) -> AnyModel | None:
         """Remove and return this version, which the caller must close; None if it is not open."""
         beside = self._open.get(name)
-        if beside is None or beside.model.version != version:
+        if beside is None or beside.model.version_set != versions:
             return None
         del self._open[name]
         if beside.timer is not None:
@@ -72,8 +76,26 @@ class Beside:
     async def close(self, name: str) -> None:
         """Remove the open version of a model, if there is one; drain and close it."""
         beside = self._open.get(name)
-        if beside is not None and (model := self.take(name, beside.model.version)) is not None:
+        if beside is not None and (model := self.take(name, beside.model.version_set)) is not None:
             await self._retire(model)
+
+    async def close_trial(self, name: str) -> None:
+        """Close the version beside if it is a new one that answers requests."""
+        if (beside := self._open.get(name)) is not None and beside.fraction:
+            await self.close(name)
+
+    async def close_users(self, parts: Mapping[str, AnyModel | None]) -> None:
+        """Close the composed models beside that use a replaced part, but not as one of their own.
+
+        `parts` has the version that now serves in its place, or None.
+        """
+        for beside in tuple(self._open.values()):
+            model = beside.model
+            if isinstance(model, ComposedModel) and any(
+                part.name in parts and part not in (*model.own_parts, parts[part.name])
+                for part in model.parts.values()
+            ):
+                await self.close(model.name)
 
     def _expire(self, name: str) -> None:
         task = asyncio.create_task(self.close(name), name="closing a version")
@@ -86,4 +108,6 @@ class Beside:
         for beside in opened.values():
             if beside.timer is not None:
                 beside.timer.cancel()
-        await asyncio.gather(*(beside.model.close() for beside in opened.values()))
+        models = [beside.model for beside in opened.values()]
+        parts = [m.own_parts for m in models if isinstance(m, ComposedModel)]
+        await asyncio.gather(*(model.close() for model in (*models, *chain.from_iterable(parts))))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 from collections import Counter
@@ -28,6 +29,7 @@ from paddlepool.contracts.ports import (
     ServedModelInfo,
 )
 from paddlepool.contracts.reasons import Rejection
+from paddlepool.contracts.status import VersionSet
 from paddlepool.engine.concurrency import in_thread
 from paddlepool.engine.queue.admission import Reservation, too_slow, turns_ahead
 from paddlepool.engine.queue.shape_queues import moving_average
@@ -53,6 +55,9 @@ class ComposedModel(Leased):
     **Invariant**: its parts never change. When one of them is replaced, the registry builds another
     ComposedModel on the new set, tests it, and swaps part and composed model in one step. Belongs
     to the event loop.
+
+    While it is open beside the one that serves, `own_parts` are the parts that serve for it alone.
+    Who closes it must close them, too.
     """
 
     def __init__(
@@ -70,6 +75,7 @@ class ComposedModel(Leased):
         self.config: ModelConfig = files.config
         self.manifest: ComposedManifest = files.manifest
         self.parts = dict(parts)
+        self.own_parts: tuple[ServedModel, ...] = ()
         self.info: ServedModelInfo = files.info({name: part.info for name, part in parts.items()})
         self.pipeline: ComposedPipeline | None = None
         self._observer, self._clock = observer, clock
@@ -205,7 +211,7 @@ class ComposedModel(Leased):
         Raises ManifestError if the sample or the expected answer cannot be read, and BackendError
         if the request fails or its answer is wrong.
         """
-        sample, expected = await in_thread(f"{self.name} sample", self._read_sample)
+        sample, expected = await in_thread(f"{self.name} sample", self.read_sample)
         try:
             self.check(await self.answer(sample), expected)
         except PaddlepoolError as error:
@@ -247,7 +253,8 @@ class ComposedModel(Leased):
             raise ModelNotReady("the pipeline is not built")
         return self.pipeline
 
-    def _read_sample(self) -> tuple[bytes, Any]:
+    def read_sample(self) -> tuple[bytes, Any]:
+        """Return the sample request and the expected answer. Raises ManifestError."""
         directory, manifest = self.files.directory, self.manifest
         try:
             answer = json.loads((directory / manifest.answer).read_bytes())
@@ -256,9 +263,24 @@ class ComposedModel(Leased):
             raise ManifestError(f"{self.name}/{self.version}: sample: {error}") from error
 
     @property
+    def version_set(self) -> VersionSet:
+        """Its version, and that of each model that is a part."""
+        return VersionSet(self.version, {part.name: part.version for part in self.parts.values()})
+
+    def sha256(self) -> str:
+        """Return a fingerprint of its files, and of the versions and files of its parts."""
+        parts = [f"{part.sha256()}  {part.name}@{part.version}\n" for part in self.parts.values()]
+        return hashlib.sha256("".join([self.manifest.sha256(), *parts]).encode()).hexdigest()
+
+    @property
     def starts_on_demand(self) -> bool:
         """Whether a part's default group is started by the first request."""
         return any(part.config.starts_on_demand for part in self.parts.values())
+
+    @property
+    def faults(self) -> int:
+        """Number of processes of `own_parts` that were lost; see ServedModel.faults."""
+        return sum(part.faults for part in self.own_parts)
 
     def uses(self, name: str, *, but: object) -> bool:
         """Whether a part is a version of the model `name` other than `but`."""

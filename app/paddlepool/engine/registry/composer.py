@@ -79,19 +79,15 @@ class Composer:
         return served
 
     async def rebuilt(
-        self,
-        model: ComposedModel,
-        name: str,
-        part: AnyModel | None,
-        required: bool,
+        self, model: ComposedModel, instead: Newest, required: bool
     ) -> ComposedModel | None:
-        """Build a composed model again, with `part` as the version of the model `name`.
+        """Build a composed model again, with the versions of `instead`; see open().
 
         `part` is None if the model `name` will not be served. If open() raises a PaddlepoolError,
         this raises BackendError if the composed model is `required`; otherwise it adds the model to
         `failed` and returns None.
         """
-        files, instead = model.files, {name: part}
+        files = model.files
         try:
             if required:  # the model keeps serving if this fails
                 return await self.open(files, instead)

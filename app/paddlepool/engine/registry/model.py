@@ -20,7 +20,7 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
 )
 from paddlepool.contracts.ports import InferResult, Predictor
-from paddlepool.contracts.status import Choice, Effect, GroupStatus
+from paddlepool.contracts.status import Choice, Effect, GroupStatus, VersionSet
 from paddlepool.contracts.tensors import Tensors, TensorSpec, shape_key
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.pool.group import Group, Statistics
@@ -306,6 +306,14 @@ class ServedModel(Leased):
     def ready(self) -> bool:
         """Whether the default group is ready, or can be started on demand."""
         return self._groups[self.config.default_group].accepts_jobs()
+
+    @property
+    def version_set(self) -> VersionSet:
+        return VersionSet(self.version)
+
+    def sha256(self) -> str:
+        """Return a fingerprint of its files."""
+        return self.manifest.sha256()
 
     @property
     def faults(self) -> int:

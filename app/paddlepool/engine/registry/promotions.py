@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from paddlepool.contracts.status import UNFINISHED, Trial, TrialEvidence
-from paddlepool.engine.concurrency import in_thread
-from paddlepool.engine.pool.context import EngineContext
-from paddlepool.engine.registry.composed import ComposedModel
-from paddlepool.engine.registry.model import ServedModel
-from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.contracts.status import UNFINISHED, Trial, TrialEvidence, VersionSet
 from paddlepool.models.repository.state_file import StateFile, state_path
 
 MAX_TRIALS = 8
@@ -29,7 +23,10 @@ def promotions_path(state_file: Path | None) -> Path | None:
 
 
 class Serving(BaseModel):
-    """The version of a model that serves since `at` (seconds since 1970), and the one before it."""
+    """The version of a model that serves since `at` (seconds since 1970), and the one before it.
+
+    `parts` and `previous_parts` are the versions of the parts of a composed model, by model.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,6 +34,16 @@ class Serving(BaseModel):
     version: int
     previous: int | None = None
     at: float = 0.0
+    parts: dict[str, int] = {}
+    previous_parts: dict[str, int] = {}
+
+    @property
+    def version_set(self) -> VersionSet:
+        return VersionSet(self.version, self.parts)
+
+    @property
+    def previous_set(self) -> VersionSet | None:
+        return None if self.previous is None else VersionSet(self.previous, self.previous_parts)
 
 
 class _File(BaseModel):
@@ -66,7 +73,7 @@ class Promotions:
         self.refresh()
         for trial in tuple(self._trials):
             serving = self._serving.get(trial.model)
-            serves = serving is not None and serving.version == trial.version
+            serves = serving is not None and serving.version_set == trial.version_set
             if serves and trial.state in UNFINISHED:
                 # A server was killed after it had recorded the promotion.
                 self._replace(replace(trial, state="promoted", reason="promoted before a restart"))
@@ -101,6 +108,10 @@ class Promotions:
     def serving(self, model: str) -> Serving | None:
         """Return the recorded version, which serves until another one is promoted, or None."""
         return self._serving.get(model)
+
+    def whole_of(self, model: str) -> str | None:
+        """Return the composed model with which a part is judged, or None."""
+        return next((row.model for row in self._serving.values() if model in row.parts), None)
 
     def serve(self, model: str, serving: Serving | None) -> None:
         """Record and write which version of a model serves; None forgets it."""
@@ -145,77 +156,19 @@ class Promotions:
         self._trials = [*others, *own[1 - MAX_TRIALS :], trial]
 
     def reason(self, model: str, version: int | None) -> str:
-        """Return a version's trial as the reason why it is not served; "" if none or promoted."""
-        for trial in self.trials(model):
-            if trial.version == version and trial.state != "promoted":
-                return f"canary: {trial.state}{f': {trial.reason}' if trial.reason else ''}"
+        """Return a version's trial as the reason why it is not served; "" if none or promoted.
+
+        The trial of a part is that of the composed model.
+        """
+        for trial in reversed(self._trials):
+            own = trial.model == model and trial.version == version
+            new = trial.parts.get(model) == version != trial.current_parts.get(model)
+            if (own or new) and trial.state != "promoted":
+                label = "canary" if own else f"canary of {trial.model}"
+                return f"{label}: {trial.state}{f': {trial.reason}' if trial.reason else ''}"
         return ""
 
     def _write(self) -> None:
         serving, trials = tuple(self._serving.values()), tuple(self._trials)
         self._file.write(_File(format=1, serving=serving, trials=trials))
         self._file.changed()  # what it has just written is known
-
-
-@dataclass(slots=True, eq=False)
-class Canary:
-    """A published version that is newer than the one that serves.
-
-    Each load of the model makes a new object, even for the same version. `problem` is why the
-    version cannot be tried now; empty if it can.
-    """
-
-    name: str
-    version: int
-    problem: str = ""
-
-
-class Canaries:
-    """The newest versions that have yet to prove themselves, by model."""
-
-    def __init__(
-        self, repository: ModelRepository, promotions: Promotions, context: EngineContext
-    ) -> None:
-        self._repository, self._promotions = repository, promotions
-        self._context = context
-        self._newest: dict[str, Canary] = {}
-
-    def all(self) -> tuple[Canary, ...]:
-        """Return the new versions; may be called in any thread."""
-        return tuple(self._newest.values())
-
-    def reason(self, model: str, version: int | None) -> str:
-        """Return why a published version is not served; "" if that is not known."""
-        for canary in self.all():
-            if (canary.name, canary.version) == (model, version) and canary.problem:
-                return f"canary: {canary.problem}"
-        return self._promotions.reason(model, version)
-
-    def read(self, canary: Canary) -> ServedModel:
-        """Read and verify a version, blocking, without starting it. May be called in any thread.
-
-        Raises ModelNotFound, ConfigError, ManifestError and OSError.
-        """
-        files = self._repository.read(canary.name, canary.version, low_priority=True)
-        return ServedModel(files, context=self._context)
-
-    def forget(self, name: str) -> None:
-        self._newest = {key: canary for key, canary in self._newest.items() if key != name}
-
-    async def find(self, name: str, model: ServedModel | ComposedModel) -> None:
-        """Look for a published version newer than `model`, which serves now; all() then returns it.
-
-        Does so only for the policy "canary", and then also records that `model` serves, unless a
-        record exists. With another policy, removes the record. Raises ModelNotFound and OSError.
-        """
-        self.forget(name)
-        serving = self._promotions.serving(name)
-        if model.config.version_policy.kind == "canary":
-            if serving is None:
-                serving = Serving(model=name, version=model.version)
-                await in_thread("promotions", partial(self._promotions.serve, name, serving))
-            newest, *_ = await in_thread("repository", partial(self._repository.versions, name))
-            if newest > model.version:
-                self._newest = {**self._newest, name: Canary(name, newest)}
-        elif serving is not None:
-            await in_thread("promotions", partial(self._promotions.serve, name, None))

@@ -14,26 +14,33 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import (
+    AsyncIterator,
+    Collection,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import Any, TypeVar
 
-from paddlepool.contracts import errors
 from paddlepool.contracts.errors import ModelNotFound, ModelNotReady, PaddlepoolError
 from paddlepool.contracts.ports import BuildPipeline
 from paddlepool.contracts.resources import available_cores, give_memory_back
-from paddlepool.contracts.status import Choice, ModelStatus
+from paddlepool.contracts.status import Choice, VersionSet
 from paddlepool.engine.concurrency import in_thread, in_thread_or_inline
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.beside import Beside
-from paddlepool.engine.registry.composed import ComposedModel, single
+from paddlepool.engine.registry.canaries import Canaries, Canary
+from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.composer import AnyModel, Composer
-from paddlepool.engine.registry.load_history import NOT_LOADED, UNSEALED, LoadHistory
+from paddlepool.engine.registry.load_history import LoadHistory
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.opener import Opener, StoredChoice
-from paddlepool.engine.registry.promotions import Canaries, Canary, Promotions
-from paddlepool.engine.registry.thread_budget import ThreadBudget, check_threads, thread_budget
+from paddlepool.engine.registry.promotions import Promotions
+from paddlepool.engine.registry.served_models import ServedModels
+from paddlepool.engine.registry.thread_budget import check_threads
 from paddlepool.models.repository.layout import ModelRepository
 
 T = TypeVar("T")
@@ -41,7 +48,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class ModelRegistry:
+class ModelRegistry(ServedModels):
     """Loads, serves and unloads model versions.
 
     Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
@@ -67,7 +74,7 @@ class ModelRegistry:
         self._context = context
         self._opener = Opener(context, build_pipeline, stored_choice, self._reopen)
         self._promotions = promotions or Promotions()
-        self.canaries = Canaries(repository, self._promotions, context)
+        self.canaries = Canaries(repository, self._promotions, context, build_pipeline)
         self.beside = Beside(self._close_drained)
         self._drain_timeout = drain_timeout
         self._loading: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -79,7 +86,7 @@ class ModelRegistry:
         self._closed = False
         self._history = LoadHistory()
         self._composer = Composer(
-            lambda name: next(iter(self._models.get(name, {}).values()), None),
+            self.newest,
             context=context,
             history=self._history,
             build_pipeline=build_pipeline,
@@ -109,6 +116,12 @@ class ModelRegistry:
         await self._load_dependents(name)
 
     async def _load_dependents(self, name: str) -> None:
+        for model in self.composed():
+            if model.config.version_policy.kind == "canary" and model.uses(name, but=None):
+                async with self._changing(model.name):
+                    if model in self.composed():
+                        await self.canaries.find(model.name, model)
+                        await self.beside.close_trial(model.name)
         for composed, parts in tuple(self._composer.failed.items()):
             if name in parts:
                 with contextlib.suppress(PaddlepoolError, OSError):  # index() has the reason
@@ -122,7 +135,10 @@ class ModelRegistry:
             self._history.forget(name)
             raise
         async with self._changing(name):
-            candidates, count, composed = await self._candidates(name)
+            candidates, count, composed = await self.canaries.candidates(
+                name, self.newest(name), self._history
+            )
+            parts = await self.canaries.new_parts(self.newest(name))
             held = frozenset(self._models.get(name, ()))
             keep: set[int] = set()
             tried: set[int] = set()
@@ -131,14 +147,14 @@ class ModelRegistry:
                 if len(keep) == count:
                     break
                 tried.add(candidate)
-                stands_in = bool(failures) or (changed is not None and candidate not in changed)
-                if not (candidate in held and stands_in):
+                unchanged = changed is not None and candidate not in changed and not parts
+                if candidate not in held or not (failures or unchanged):
                     try:
-                        # While a composed model is built, none of its parts is replaced.
-                        async with self._composing if composed else contextlib.nullcontext():
-                            taken = self.beside.take(name, candidate)
-                            built = taken or await self._build(name, candidate, composed)
-                            await self._replace(built)
+                        if composed:
+                            await self._compose(name, candidate, parts)
+                        else:
+                            taken = self.beside.take(name, VersionSet(candidate))
+                            await self._replace(taken or await self._build(name, candidate))
                     except ModelNotReady:
                         raise  # the registry was closed meanwhile
                     except (PaddlepoolError, OSError) as error:
@@ -151,36 +167,56 @@ class ModelRegistry:
             if keep and name in self._models:  # a part's change may have removed it
                 current = next(iter(self._models[name].values()))
                 await self.canaries.find(name, current)
-                beside = self.beside.get(name)
-                if beside is not None and (changed is None or beside.version > current.version):
-                    await self.beside.close(name)  # its configuration or files may have changed
+                # The configuration or the files of the version beside may have changed.
+                await (self.beside.close if changed is None else self.beside.close_trial)(name)
                 # Not earlier: a new model must not make the server unready while it loads.
                 self._wanted.add(name)
         for failure in failures:
             if held or not keep or isinstance(failure, OSError):
                 raise failure
 
-    async def _candidates(self, name: str) -> tuple[tuple[int, ...], int, bool]:
-        """Return the versions to try, newest first, and how many of them to serve.
+    async def _compose(self, name: str, version: int, parts: Mapping[str, int]) -> None:
+        """Open a composed model, and serve it with these versions of its parts, in one step."""
+        current = self.newest(name)
+        versions = {**(current.version_set.parts if current is not None else {}), **parts}
+        async with contextlib.AsyncExitStack() as changing:
+            for part in sorted(versions):
+                await changing.enter_async_context(self._changing(part))
+            taken = self.beside.take(name, VersionSet(version, versions))
+            opened = [] if taken is not None else await self._build_parts(parts)
+            async with self._composing:
+                model = taken or await self._compose_of(name, version, opened)
+                own_parts: tuple[AnyModel, ...] = ()
+                if isinstance(model, ComposedModel):
+                    own_parts, model.own_parts = model.own_parts, ()
+                await self._replace(model, *own_parts)
 
-        The third value is whether the model is a composed one. Raises ManifestError if no version
-        is published, ModelNotFound, ConfigError and OSError.
+    async def _build_parts(self, parts: Mapping[str, int]) -> list[ServedModel]:
+        opened: list[ServedModel] = []
+        try:
+            for part, number in parts.items():
+                opened.append(await self._build(part, number))
+        except BaseException:
+            await self._close_unserved(opened)
+            raise
+        return opened
+
+    async def _compose_of(
+        self, name: str, version: int, parts: Sequence[ServedModel]
+    ) -> ComposedModel:
+        """Open a composed model with these parts as its own, in place of those that serve.
+
+        The caller holds `_composing`: meanwhile, none of its parts is replaced.
         """
-        on_disk = self._repository
-        with self._history.attempt(name, None):
-            published = await in_thread("repository", partial(on_disk.versions, name))
-            self._history.consider(name, published)
-            if not published:
-                unsealed = await in_thread("repository", partial(on_disk.unsealed, name))
-                hint = f"; of version {unsealed[0]}, {UNSEALED}" if unsealed else ""
-                raise errors.ManifestError(f"{name}: no version with a manifest is published{hint}")
-            config = await in_thread("repository", partial(on_disk.config, name))
-            serving = self._promotions.serving(name)
-            current = next(iter(self._models.get(name, ())), None)
-            if serving is not None:
-                current = serving.version
-            candidates, count = config.version_policy.choose(published, current)
-            return candidates, count, bool(config.parts)
+        try:
+            with self._history.attempt(name, version):
+                files = await self.canaries.read_composed(name, version)
+                model = await self._composer.open(files, {part.name: part for part in parts})
+        except BaseException:
+            await self._close_unserved(parts)
+            raise
+        model.own_parts = tuple(parts)
+        return model
 
     async def open_beside(self, canary: Canary, fraction: float) -> None:
         """Open a version to answer a fraction of the requests, beside the one that serves.
@@ -192,31 +228,46 @@ class ModelRegistry:
 
     async def _open_beside(self, canary: Canary, fraction: float) -> None:
         async with self._changing(canary.name):
-            model = await self._build(canary.name, canary.version, False)
-            if (
-                canary in self.canaries.all()
-                and isinstance(model, ServedModel)
-                and not self._closed
-            ):
-                await self.beside.put(model, fraction=fraction)
+            current = self.newest(canary.name)
+            if isinstance(current, ComposedModel):
+                parts = dict(canary.parts.items() - current.version_set.parts.items())
+                opened = await self._build_parts(parts)
+                async with self._composing:
+                    model = await self._compose_of(canary.name, canary.version, opened)
+                    await self._put_beside(canary, model, fraction)
             else:
-                await model.close()
+                served = await self._build(canary.name, canary.version)
+                await self._put_beside(canary, served, fraction)
 
-    async def _replace(self, model: AnyModel, *, required: bool = True) -> None:
+    async def _put_beside(self, canary: Canary, model: AnyModel, fraction: float) -> None:
+        if canary in self.canaries.all() and not self._closed:
+            await self.beside.put(model, fraction=fraction)
+        else:
+            await self._close_drained(model)
+
+    async def _replace(self, model: AnyModel, *parts: AnyModel, required: bool = True) -> None:
         """Serve the model in place of the served version with its number, if any.
 
-        For `required` see _publish(). Raises ModelNotReady if the registry is closed, and what
-        _publish() raises; the model is then closed, unless it is served already.
+        With `parts`, a composed model and its parts replace all their versions in one step. For
+        `required` see _publish(). Raises ModelNotReady if the registry is closed, and what
+        _publish() raises; the models are then closed, unless they are served already.
         """
         try:
             with self._history.attempt(model.name, model.version):
-                versions = {**self._models.get(model.name, {}), model.version: model}
-                await self._publish(model.name, versions, required=required)
+                others = {} if parts else self._models.get(model.name, {})
+                changes = {model.name: {**others, model.version: model}}
+                changes |= {part.name: {part.version: part} for part in parts}
+                await self._publish(changes, required=required)
         except BaseException:
-            if model not in self.all_served():  # else retiring the version before has failed
-                await model.close()
+            await self._close_unserved((model, *parts))
             raise
-        log.info("%s: version %d is served", model.name, model.version)
+        for served in (model, *parts):
+            log.info("%s: version %d is served", served.name, served.version)
+
+    async def _close_unserved(self, models: Iterable[AnyModel]) -> None:
+        """Close models after a failure; one that is served has failed to retire another."""
+        served = self.all_served()
+        await asyncio.gather(*(model.close() for model in models if model not in served))
 
     async def _keep(self, name: str, wanted: Collection[int]) -> None:
         """Serve only the `wanted` ones of the served versions of a model, and retire the others.
@@ -226,47 +277,54 @@ class ModelRegistry:
         before = self._models.get(name, {})
         versions = {version: model for version, model in before.items() if version in wanted}
         if versions != before:
-            await self._publish(name, versions, required=False)
+            await self._publish({name: versions}, required=False)
 
     async def _publish(
-        self, name: str, versions: Mapping[int, AnyModel], *, required: bool = True
+        self, changes: Mapping[str, Mapping[int, AnyModel]], *, required: bool = True
     ) -> None:
-        """Serve exactly these versions of a model, and retire the others.
+        """Serve exactly these versions of one or more models, and retire the others.
 
-        The composed models that use the model are built again on its newest version, and everything
+        Other composed models that use them are built again on the newest versions, and everything
         is swapped in one step. If one of them fails, nothing changes, and its error is raised; or,
         if not `required`, it is not served any more and the others are swapped. Raises
         ModelNotReady if the registry is closed.
         """
-        newest = versions[max(versions)] if versions else None
-        before = list(self._models.get(name, {}).values())
-        async with (
-            contextlib.nullcontext() if isinstance(newest, ComposedModel) else self._composing
-        ):
-            outdated = [model for model in self.composed() if model.uses(name, but=newest)]
-            rebuilt = [
-                await self._composer.rebuilt(model, name, newest, required) for model in outdated
+        newest = {
+            key: of_name[max(of_name)] if of_name else None for key, of_name in changes.items()
+        }
+        before = [model for name in changes for model in self._models.get(name, {}).values()]
+        composing = any(isinstance(model, ComposedModel) for model in newest.values())
+        async with contextlib.nullcontext() if composing else self._composing:
+            outdated = [
+                model
+                for model in self.composed()
+                if model.name not in changes
+                and any(model.uses(name, but=part) for name, part in newest.items())
             ]
+            rebuilt = [await self._composer.rebuilt(model, newest, required) for model in outdated]
             if self._closed:
                 await asyncio.gather(*(model.close() for model in rebuilt if model is not None))
                 raise ModelNotReady("the server is shutting down")
-            models = {**self._models, name: dict(sorted(versions.items(), reverse=True))}
+            models = {**self._models}
+            for name, versions in changes.items():
+                models[name] = dict(sorted(versions.items(), reverse=True))
             for old, new in zip(outdated, rebuilt, strict=True):
                 others = {key: model for key, model in models[old.name].items() if model is not old}
                 models[old.name] = others if new is None else {**others, new.version: new}
             self._models = {key: of_name for key, of_name in models.items() if of_name}
-        for model in (*outdated, *before):  # a part's leases end with those of its composed models
-            if model not in versions.values():
-                await self._retire(model)
+        await self.beside.close_users(newest)
+        # A part's leases end with those of its composed models.
+        retired = [
+            model
+            for model in (*outdated, *before)
+            if model not in changes.get(model.name, {}).values()
+        ]
+        while retired:
+            await self._retire(retired.pop(0), retired)
 
-    async def _build(self, name: str, version: int, composed: bool) -> AnyModel:
+    async def _build(self, name: str, version: int) -> ServedModel:
         low_priority = bool(self._models) and not self._starting
         with self._history.attempt(name, version):
-            if composed:
-                read_composed = partial(self._repository.read_composed, name, version)
-                return await self._composer.open(
-                    await in_thread(f"{name}@{version} reading", read_composed), {}
-                )
             read = partial(self._repository.read, name, version, low_priority=low_priority)
             files = await in_thread(f"{name}@{version} reading", read)
             check_threads(name, files.config, cores=self._cores)
@@ -316,14 +374,22 @@ class ModelRegistry:
             finally:
                 await in_thread_or_inline("memory", give_memory_back)
 
-    async def _retire(self, model: AnyModel) -> None:
-        policy = model.config.version_policy
-        newest = next(iter(self._models.get(model.name, ())), 0)
+    async def _retire(self, model: AnyModel, others: list[AnyModel]) -> None:
+        """Close a version, or keep it open for a rollback if a promotion has replaced it.
+
+        A composed model then keeps those of its parts that are among the `others`, which are to be
+        retired, too. They are removed from that list.
+        """
+        policy, serving = model.config.version_policy, self._promotions.serving(model.name)
         seconds = policy.rollback_seconds if policy.kind == "canary" else 0
-        if seconds and newest > model.version and isinstance(model, ServedModel):
-            await self.beside.put(model, seconds=seconds)  # a promotion has replaced it
+        if not seconds or serving is None or serving.previous_set != model.version_set:
+            await self._close_drained(model)
             return
-        await self._close_drained(model)
+        if isinstance(model, ComposedModel):
+            parts = dict.fromkeys(model.parts.values())
+            model.own_parts = tuple(part for part in parts if part in others)
+            others[:] = [other for other in others if other not in model.own_parts]
+        await self.beside.put(model, seconds=seconds)
 
     async def _close_drained(self, model: AnyModel) -> None:
         if not await model.drain(self._drain_timeout):
@@ -332,6 +398,9 @@ class ModelRegistry:
             )
         await model.close()
         self._context.observer.retired(model=model.name, served=self._models.get(model.name, ()))
+        if isinstance(model, ComposedModel):
+            for part in model.own_parts:
+                await self._close_drained(part)
 
     async def load_all(self) -> list[str]:
         """Load every model of the repository at full speed: composed ones after all others.
@@ -400,96 +469,6 @@ class ModelRegistry:
             await self.beside.close(name)
             self._history.forget(name)
             log.info("%s: unloaded", name)
-
-    @contextlib.contextmanager
-    def lease(self, name: str, version: int | None = None) -> Iterator[ServedModel]:
-        """Hold a version, as acquire() chooses it, during the block.
-
-        Raises ModelNotFound, ModelNotReady, and InvalidParameter for a composed model.
-        """
-        model = self.acquire(name, version)
-        try:
-            yield single(model)
-        finally:
-            model.release()
-
-    def acquire(self, name: str, version: int | None = None, *, spread: bool = False) -> AnyModel:
-        """Lease and return this `version`; if None, the newest ready one, else the newest one.
-
-        The caller must release() it. A version that is not ready may reject jobs. With `spread` and
-        no `version`, a new version on trial gets its fraction of the requests. Raises
-        ModelNotFound, and ModelNotReady if it is being loaded or could not be loaded.
-        """
-        versions = self._models.get(name, {})
-        if version is not None:
-            model = versions.get(version)
-        elif spread and (beside := self.beside.answers(name)) is not None:
-            model = beside
-        elif len(versions) < 2:
-            model = next(iter(versions.values()), None)
-        else:
-            ready = (model for model in versions.values() if model.ready())
-            model = next(ready, next(iter(versions.values())))
-        if model is not None:
-            model.acquire()
-            return model
-        if self._history.knows(name, version) or (version is None and name in self._wanted):
-            raise ModelNotReady("the model is in the repository but not ready")
-        raise ModelNotFound("no model of this name and version is served")
-
-    def all_served(self) -> tuple[AnyModel, ...]:
-        """Return the versions served now, by name, newest first; for requests use acquire()."""
-        models = self._models
-        return tuple(model for name in sorted(models) for model in models[name].values())
-
-    def served(self) -> tuple[ServedModel, ...]:
-        """Return the versions served now that have instance groups, by name, newest first."""
-        return tuple(model for model in self.all_served() if isinstance(model, ServedModel))
-
-    def composed(self) -> tuple[ComposedModel, ...]:
-        """Return the versions of composed models served now, by name, newest first."""
-        return tuple(model for model in self.all_served() if isinstance(model, ComposedModel))
-
-    def find(self, name: str, version: int | None) -> AnyModel | None:
-        """Return this version if it is served now, else None; for display only."""
-        return next((m for m in self.all_served() if (m.name, m.version) == (name, version)), None)
-
-    def find_composed(self, name: str, version: int | None) -> ComposedModel | None:
-        """Return a composed model's `version` (the newest if None) if it is served, else None."""
-        versions = [model for model in self.composed() if model.name == name]
-        return next((model for model in versions if version in (None, model.version)), None)
-
-    def index(self) -> tuple[ModelStatus, ...]:
-        """Return the status of each version on disk or in memory, by model, newest first."""
-        published: dict[str, tuple[int, ...]] = {}
-        unsealed: dict[str, tuple[int, ...]] = {}
-        with contextlib.suppress(PaddlepoolError):
-            for name in self._repository.names():
-                with contextlib.suppress(PaddlepoolError, OSError):  # this model cannot be read
-                    published[name] = self._repository.versions(name)
-                    unsealed[name] = self._repository.unsealed(name)
-        rows = self._history.index(self.all_served(), published, unsealed)
-        reasons = [self.canaries.reason(row.name, row.version) for row in rows]
-        return tuple(
-            replace(row, reason=reason) if reason and row.reason == NOT_LOADED else row
-            for row, reason in zip(rows, reasons, strict=True)
-        )
-
-    def ready(self, name: str | None = None) -> bool:
-        """Whether this model, or each of wanted(), has a ready version; False if none is wanted."""
-        wanted = [name] if name is not None else self.wanted()
-        models = self._models
-        return bool(wanted) and all(
-            any(model.ready() for model in models.get(key, {}).values()) for key in wanted
-        )
-
-    def wanted(self) -> tuple[str, ...]:
-        """Return the models found at the start or loaded later, except those that were unloaded."""
-        return tuple(sorted(self._wanted))
-
-    def budget(self) -> ThreadBudget:
-        """Return the thread budget of the models that are served now."""
-        return thread_budget([model.config for model in self.served()], cores=self._cores)
 
     async def close(self) -> None:
         """End every predictor without draining; queued jobs fail, and later loads are refused."""

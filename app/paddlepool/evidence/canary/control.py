@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from paddlepool.contracts.errors import (
     CanaryConflict,
@@ -18,7 +18,14 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
 )
 from paddlepool.contracts.ports import Clock
-from paddlepool.contracts.status import UNFINISHED, CanaryStatus, Trial, TrialExample, TrialState
+from paddlepool.contracts.status import (
+    UNFINISHED,
+    CanaryStatus,
+    Trial,
+    TrialExample,
+    TrialState,
+    VersionSet,
+)
 from paddlepool.engine.concurrency import in_thread_or_inline
 from paddlepool.engine.registry.promotions import Promotions, Serving
 from paddlepool.engine.registry.registry import ModelRegistry
@@ -59,20 +66,28 @@ class CanaryControl:
         self._check_known(model)
         serving = self.promotions.serving(model)
         if serving is None:
-            raise CanaryConflict(f"the version policy of {model} is not canary")
-        version, previous = serving.version, serving.previous
+            whole = self.promotions.whole_of(model)
+            hint = f"; it is judged as a part of {whole}" if whole else ""
+            raise CanaryConflict(f"the version policy of {model} is not canary{hint}")
+        facts: dict[str, Any] = {
+            "serving": serving.version,
+            "previous": serving.previous,
+            "serving_parts": serving.parts,
+            "previous_parts": serving.previous_parts,
+        }
         trials = self.promotions.trials(model)
         canary = next((row for row in self.registry.canaries.all() if row.name == model), None)
         reason = ""
         if canary is not None and canary.problem:
-            reason = f"version {canary.version} {canary.problem}"
-            if trials and trials[0].version != canary.version:
+            text = canary.version_set.text(model, serving.version_set)
+            reason = f"{text if canary.parts else f'version {canary.version}'} {canary.problem}"
+            if trials and trials[0].version_set != canary.version_set:
                 trials = []  # of an older version
         if not trials:
-            return CanaryStatus(model=model, serving=version, previous=previous, reason=reason)
-        served = [row for row in self.registry.served() if row.name == model]
-        policy = served[0].config.version_policy if served else None
-        return status_of(trials[0], policy, serving=version, previous=previous)
+            return CanaryStatus(model=model, reason=reason, **facts)
+        served = self.registry.newest(model)
+        policy = None if served is None else served.config.version_policy
+        return replace(status_of(trials[0], policy), **facts)
 
     def examples_of(self, model: str) -> Sequence[TrialExample]:
         """Return the requests on which the versions differ most, worst first.
@@ -84,7 +99,7 @@ class CanaryControl:
 
     def statuses(self) -> list[CanaryStatus]:
         """Return the latest trial of each served model that has one and the policy canary."""
-        models = {served.name for served in self.registry.served()}
+        models = {served.name for served in self.registry.all_served()}
         judged = [name for name in sorted(models) if self.promotions.trials(name)]
         return [self.status(name) for name in judged if self.promotions.serving(name)]
 
@@ -103,7 +118,7 @@ class CanaryControl:
             trial = self._trial(model)
             if by == "measured" and trial.state != "testing":
                 raise CanaryConflict(f"{model}: a person has decided meanwhile")
-            await self._serve(model, trial.version, trial)
+            await self._serve(model, trial.version_set, trial)
             await self._decide(trial, "promoted", reason, by)
 
     async def reject(
@@ -140,8 +155,9 @@ class CanaryControl:
             if serving is None or serving.previous is None:
                 raise CanaryConflict(f"no version of {model} was replaced by a promotion")
             trials = self.promotions.trials(model)
-            trial = next((row for row in trials if row.version == serving.version), None)
-            await self._serve(model, serving.previous)
+            now = serving.version_set
+            trial = next((row for row in trials if row.version_set == now), None)
+            await self._serve(model, VersionSet(serving.previous, serving.previous_parts))
             if trial is not None:
                 await self._decide(trial, "rejected", "rolled back by a person", "person")
 
@@ -167,7 +183,7 @@ class CanaryControl:
             await self._follow(model)
         for canary in self.registry.canaries.all() if self.judge else ():
             trials = self.promotions.trials(canary.name)
-            begun = any(trial.version == canary.version for trial in trials)
+            begun = any(trial.version_set == canary.version_set for trial in trials)
             problem = "" if begun else f"waits for the verdict of the replica {self.judge!r}"
             if problem and canary.problem != problem:
                 log.info("%s@%d: canary %s", canary.name, canary.version, problem)
@@ -177,16 +193,17 @@ class CanaryControl:
         async with self._changing[model]:
             serving, trials = self.promotions.serving(model), self.promotions.trials(model)
             beside = self.registry.beside.get(model)
-            rejected = trials[0].version if trials and trials[0].state == "rejected" else None
-            if beside is not None and beside.version == rejected:  # not the one before it
+            rejected = trials[0].version_set if trials and trials[0].state == "rejected" else None
+            if beside is not None and beside.version_set == rejected:  # not the one before it
                 await self.registry.beside.close(model)
-            served = [row.version for row in self.registry.served() if row.name == model]
-            if serving is not None and served and serving.version not in served:
-                log.info("%s: version %d serves at another server", model, serving.version)
+            served = [row.version_set for row in self.registry.all_served() if row.name == model]
+            if serving is not None and served and serving.version_set not in served:
+                text = serving.version_set.text(model, served[0])
+                log.info("%s serves at another server", text)
                 with contextlib.suppress(PaddlepoolError, OSError):  # logged, and index() has it
                     await self.registry.load(model, changed=())
 
-    async def _serve(self, model: str, version: int, trial: Trial | None = None) -> None:
+    async def _serve(self, model: str, versions: VersionSet, trial: Trial | None = None) -> None:
         """Record and load a version. If that fails, the one before continues to serve.
 
         With `trial`, the version is a new one: rollback() can return to the one before it, and a
@@ -194,14 +211,23 @@ class CanaryControl:
         the server is shutting down.
         """
         before = self.promotions.serving(model)
-        previous = before.version if before and trial is not None else None
-        now = self.wall_clock()
-        serving = Serving(model=model, version=version, previous=previous, at=now)
+        serving = Serving(
+            model=model,
+            version=versions.version,
+            parts=dict(versions.parts),
+            at=self.wall_clock(),
+        )
+        if before is not None and trial is not None:
+            replaced = {"previous": before.version, "previous_parts": before.parts}
+            serving = serving.model_copy(update=replaced)
         await self._store(serving)
         try:
             await self.registry.load(model, changed=())
-            if not any((m.name, m.version) == (model, version) for m in self.registry.served()):
-                raise ModelLoadFailed(f"version {version} of {model} is not in the repository")
+            served = [row for row in self.registry.all_served() if row.name == model]
+            if versions not in [row.version_set for row in served]:
+                raise ModelLoadFailed(
+                    f"version {versions.version} of {model}, or of a part, is not in the repository"
+                )
         except ModelNotReady:
             await self._restore(before)
             raise
@@ -228,14 +254,15 @@ class CanaryControl:
         decided = replace(stored, state=state, reason=reason, by=by, at=self.wall_clock())
         await in_thread_or_inline("promotions", partial(self.promotions.put, decided))
         level = logging.WARNING if state == "rejected" else logging.INFO
-        log.log(level, "%s@%d: canary %s: %s", trial.model, trial.version, state, reason)
+        text = trial.version_set.text(trial.model, trial.current_set)
+        log.log(level, "%s: canary %s: %s", text, state, reason)
 
     def _trial(self, model: str) -> Trial:
         """Return the newest version's trial. Raises ModelNotFound, or CanaryConflict if none."""
         self._check_known(model)
         newest = next((row for row in self.registry.canaries.all() if row.name == model), None)
         trials = self.promotions.trials(model)
-        if newest is None or not trials or trials[0].version != newest.version:
+        if newest is None or not trials or trials[0].version_set != newest.version_set:
             raise CanaryConflict(f"no version of {model} is on trial")
         return trials[0]
 

@@ -1,9 +1,12 @@
 """What one request, or the files of two versions, say about a new version."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from paddlepool.contracts.errors import BackendError
 from paddlepool.contracts.ports import Agreement, Slices
@@ -36,20 +39,38 @@ def with_runs(
     """
     if error := _wrong(own.outputs, base.outputs):
         return with_error(evidence, error)
-    seconds = evidence.seconds
-    if own.seconds is not None and base.seconds is not None:
-        seconds = (*seconds[1 - MAX_PAIRS :], (own.seconds, base.seconds))
     return replace(
         evidence,
         compared=evidence.compared + 1,
         agreement=evidence.agreement + agreement(own.outputs, base.outputs),
         identical=evidence.identical + bitwise_equal(own.outputs, base.outputs),
         drift=max(evidence.drift, largest_difference(own.outputs, base.outputs)),
-        seconds=seconds,
+        seconds=_with_times(evidence, own, base),
         slices=dict(evidence.slices)
         if slices is None
         else _counted(evidence, slices, own.outputs, base.outputs, agreement),
     )
+
+
+def with_answers(
+    evidence: TrialEvidence, own: Timed, base: Timed, *, agreement: Callable[[Any, Any], float]
+) -> TrialEvidence:
+    """Return the evidence with one more whole request; the `outputs` are the answers to it."""
+    return replace(
+        evidence,
+        compared=evidence.compared + 1,
+        agreement=evidence.agreement + agreement(own.outputs, base.outputs),
+        identical=evidence.identical + (own.outputs == base.outputs),
+        seconds=_with_times(evidence, own, base),
+    )
+
+
+def _with_times(
+    evidence: TrialEvidence, own: Timed, base: Timed
+) -> tuple[tuple[float, float], ...]:
+    if own.seconds is None or base.seconds is None:
+        return evidence.seconds
+    return (*evidence.seconds[1 - MAX_PAIRS :], (own.seconds, base.seconds))
 
 
 def with_error(evidence: TrialEvidence, error: str) -> TrialEvidence:
@@ -71,11 +92,26 @@ def worst(
     kept: list[TrialExample] = []
     room = EXAMPLE_BYTES
     for row in sorted([*examples, example], key=lambda row: row.agreement):
-        room -= sum(array.nbytes for tensors in row[1:] for array in tensors.values())
+        room -= size_of(row[1:])
         if room < 0 or len(kept) == most:
             break
         kept.append(row)
     return kept
+
+
+def size_of(value: Any) -> int:
+    """Return about how many bytes tensors, an answer or the payload of a request hold."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, list | tuple | set):
+        return sum(map(size_of, value))
+    if is_dataclass(value):
+        return sum(size_of(getattr(value, field.name)) for field in fields(value))
+    return size_of(vars(value)) if isinstance(value, BaseModel) else sys.getsizeof(value)
 
 
 def agreement_with(test: SelfTest) -> Agreement:

@@ -1,45 +1,51 @@
-"""Runs a new version and the current one on the tensors of live requests, in idle moments.
+"""Runs a new version and the current one on live requests again, in idle moments.
 
 Both run in processes beside the service, one after the other, and take turns in being first. No
-client gets an answer of these runs.
+client gets an answer of these runs. A model runs on the tensors of a request. A composed model
+answers the whole request; its new version is a set of versions.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from paddlepool.contracts.errors import (
     BackendError,
     CanaryConflict,
     ConfigError,
-    InvalidParameter,
     ManifestError,
     ModelLoadFailed,
     ModelNotFound,
     ModelNotReady,
+    Overloaded,
     PaddlepoolError,
 )
-from paddlepool.contracts.ports import Agreement, Clock, Slices, SlicesOf
+from paddlepool.contracts.ports import AgreementOf, Clock, SlicesOf
 from paddlepool.contracts.sentences import sentence
-from paddlepool.contracts.status import Trial, TrialExample
-from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.registry.model import ServedModel
-from paddlepool.engine.registry.promotions import Canary
+from paddlepool.contracts.status import Trial, TrialEvidence, TrialExample
+from paddlepool.engine.registry.canaries import Canary
+from paddlepool.engine.registry.composed import ComposedModel, single
+from paddlepool.engine.registry.composer import AnyModel
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.canary.control import CanaryControl
 from paddlepool.evidence.canary.evidence import (
     agreement_with,
+    size_of,
     unlike,
+    with_answers,
     with_error,
     with_runs,
     worst,
 )
 from paddlepool.evidence.canary.gate import QualityGate
 from paddlepool.evidence.canary.verdict import judge, summary, with_point
-from paddlepool.evidence.live.shadow_predictor import ShadowPredictor, ShadowPredictors
+from paddlepool.evidence.canary.whole import PartPredictors, WholePredictor, whole_agreement
+from paddlepool.evidence.live.shadow_predictor import ShadowPredictors
 from paddlepool.evidence.verdict.proof import Timed
 
 RETRY_SECONDS = 60.0
@@ -48,7 +54,22 @@ RETRY_SECONDS = 60.0
 STORE_SECONDS = 10.0
 """Least time between two writes of the evidence. A crash loses what came after the last one."""
 
+PAYLOAD_BYTES = 64 << 20
+"""A larger request is not compared."""
+
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
+
+
+class _Side(Protocol):
+    """Answers samples with one version: the tensors of a request, or the payload of a whole one."""
+
+    def run(self, sample: Any) -> Timed: ...
+
+    def resident_bytes(self) -> int: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -56,14 +77,16 @@ class _Comparison:
     """A new version, its trial if it has one, and the open predictors of both versions."""
 
     canary: Canary
-    served: ServedModel | None = None
-    agreement: Agreement = lambda _own, _base: 0.0
-    slices: Slices | None = None
+    loop: asyncio.AbstractEventLoop
+    served: AnyModel | None = None
+    with_outcomes: Callable[[TrialEvidence, Timed, Timed], TrialEvidence] = lambda known, *_: known
     trial: Trial | None = None
     gate: QualityGate | None = None
-    own: ShadowPredictor | None = None
-    base: ShadowPredictor | None = None
-    current: ServedModel | None = None
+    own: _Side | None = None
+    base: _Side | None = None
+    current: AnyModel | None = None
+    whole: ComposedModel | None = None
+    """A composed model as it serves, with a pipeline of its own; None for another model."""
     group: str = ""
     not_before: float = 0.0
     written_at: float = 0.0
@@ -76,6 +99,11 @@ class _Comparison:
             if predictor is not None:
                 predictor.close()
         self.own = self.base = self.current = None
+        for model in (self.served, self.whole):
+            if isinstance(model, ComposedModel) and model.pipeline is not None:
+                with suppress(RuntimeError):  # the loop has ended
+                    self.loop.call_soon_threadsafe(model.pipeline.close)
+                model.pipeline = None
 
 
 @dataclass(eq=False)
@@ -90,6 +118,8 @@ class Judge:
     shadow_predictors: ShadowPredictors
     control: CanaryControl
     slices_of: SlicesOf = lambda _info: None
+    agreement_of: AgreementOf = lambda _info: None
+    """Returns the measure of a composed model's task; other models have their own."""
     quality_command: Callable[[str], Sequence[str]] = lambda _model: ()
     """Returns the command that measures the newest version of a model on labelled data."""
     max_resident_bytes: int = 2 << 30
@@ -98,24 +128,27 @@ class Judge:
     loop: asyncio.AbstractEventLoop = field(init=False)
     """The event loop of `registry`."""
     _comparisons: dict[Canary, _Comparison] = field(default_factory=dict, init=False)
-    _waiting: dict[str, tuple[ServedModel, Tensors]] = field(default_factory=dict, init=False)
+    _waiting: dict[str, tuple[AnyModel, Any]] = field(default_factory=dict, init=False)
 
-    def offer(self, served: ServedModel, inputs: Tensors) -> bool:
+    def offer(self, served: AnyModel, sample: Any) -> bool:
         """Store a sample of an answered request; return whether that was done.
 
-        It is not done if a sample of the model waits already, if the model has no newer version, or
-        if another replica judges.
+        A sample is the tensors of a run, or the payload of a request to a composed model. It is not
+        stored if one of the model waits already, if the model has no newer version, or if another
+        replica judges.
         """
         if (
             self.control.judge
             or served.name in self._waiting
             or not any(
-                canary.name == served.name and canary.version > served.version
+                canary.name == served.name and canary.version_set != served.version_set
                 for canary in self.registry.canaries.all()
             )
         ):
             return False
-        self._waiting[served.name] = (served, inputs)
+        if isinstance(served, ComposedModel) and size_of(sample) > PAYLOAD_BYTES:
+            return False
+        self._waiting[served.name] = (served, sample)
         return True
 
     def waiting(self) -> bool:
@@ -135,10 +168,13 @@ class Judge:
         return any(advanced)
 
     def _advance(self, canary: Canary) -> bool:
-        current = next((row for row in self.registry.served() if row.name == canary.name), None)
-        comparison = self._comparisons.setdefault(canary, _Comparison(canary))
+        current = self.registry.newest(canary.name)
+        comparison = self._comparisons.setdefault(canary, _Comparison(canary, self.loop))
         if current is None or comparison.not_before > self.clock():
             self._waiting.pop(canary.name, None)
+            if current is None:
+                comparison.close()
+                comparison.served = None
             return False
         if comparison.served is None:
             self._begin(comparison, current)
@@ -155,7 +191,7 @@ class Judge:
             )
             return True
         beside = self.registry.beside.get(canary.name)
-        if beside is not None and beside.version == canary.version:
+        if beside is not None and beside.version_set == canary.version_set:
             faults = beside.faults
             if not beside.ready() or faults > current.config.version_policy.errors:
                 reason = f"its processes ended while it answered requests (faults: {faults})"
@@ -164,12 +200,14 @@ class Judge:
         if not self._measured(comparison, current):
             self._waiting.pop(canary.name, None)
             return False
+        if beside is None:  # it was closed with a part that was replaced
+            self._answer(comparison, current)
         if canary.name not in self._waiting:
             return False
         try:
-            served, inputs = self._waiting[canary.name]
-            if served is current or served.version == current.version:
-                self._compare(comparison, current, trial, inputs)
+            served, sample = self._waiting[canary.name]
+            if served.version_set == current.version_set:
+                self._compare(comparison, current, trial, sample)
         finally:
             self._waiting.pop(canary.name, None)
         return True
@@ -182,7 +220,7 @@ class Judge:
         stored = self.control.promotions.trial(trial.model, trial.version, trial.sha256)
         return trial if stored is not None and stored.state == "testing" else None
 
-    def _begin(self, comparison: _Comparison, current: ServedModel) -> None:
+    def _begin(self, comparison: _Comparison, current: AnyModel) -> None:
         """Read a new version; unless its trial is decided, open it and begin or continue the trial.
 
         A trial against another current version begins anew. Rejects a version that requests cannot
@@ -191,34 +229,35 @@ class Judge:
         """
         canary, promotions = comparison.canary, self.control.promotions
         try:
-            served = self.registry.canaries.read(canary)
-            comparison.slices = self.slices_of(served.info)
-        except (ManifestError, ModelNotFound, OSError) as error:  # incomplete, or gone
+            served = self._read(comparison, current)
+        except (ManifestError, ModelNotFound, BackendError, OSError) as error:  # incomplete, gone
             self._retry(comparison, f"cannot be read: {_text(error)}")
             return
         except ConfigError as error:
             self._retry(comparison, f"cannot be judged: {error.message}")
             return
         comparison.served, canary.problem = served, ""
-        comparison.agreement = agreement_with(served.selftest)
-        sha256 = served.manifest.sha256()
+        sha256 = served.sha256()
         trial = promotions.trial(canary.name, canary.version, sha256)
-        if trial is None or (trial.state == "testing" and trial.current != current.version):
+        if trial is None or (trial.state == "testing" and trial.current_set != current.version_set):
             trial = Trial(
                 model=canary.name,
                 version=canary.version,
                 sha256=sha256,
                 current=current.version,
                 since=self.wall_clock(),
+                parts=dict(canary.parts),
+                current_parts=dict(current.version_set.parts),
             )
-            log.info("%s@%d: canary beside version %d", served.name, served.version, trial.current)
+            text = canary.version_set.text(canary.name, current.version_set)
+            log.info("%s: canary beside version %d", text, trial.current)
         if trial.state != "testing":
             return
         promotions.put(trial)
         comparison.trial = trial
         if not trial.evidence.compared:
             self.control.examples.pop(canary.name, None)
-        if reason := unlike(served, current):
+        if comparison.whole is None and (reason := unlike(single(served), single(current))):
             self._decide(comparison, False, reason)
             return
         self._open_own(comparison, current)
@@ -226,6 +265,29 @@ class Judge:
             self._measure(comparison)
         else:
             self._answer(comparison, current)
+
+    def _read(self, comparison: _Comparison, current: AnyModel) -> AnyModel:
+        """Read a new version and set how its runs are counted. Raises as Canaries.read() does."""
+        canaries, canary = self.registry.canaries, comparison.canary
+        if isinstance(current, ComposedModel):
+            own, base = (
+                self._on_loop(canaries.compose(canary.name, versions))
+                for versions in (canary.version_set, current.version_set)
+            )
+            comparison.whole = base
+            measure = whole_agreement(base, self.agreement_of(base.info))
+            comparison.with_outcomes = partial(with_answers, agreement=measure)
+            return own
+        served = canaries.read(canary)
+        comparison.with_outcomes = partial(
+            with_runs,
+            agreement=agreement_with(served.selftest),
+            slices=self.slices_of(served.info),
+        )
+        return served
+
+    def _on_loop(self, change: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(change, self.loop).result()
 
     def _measure(self, comparison: _Comparison) -> None:
         """Start to measure the quality of the new version."""
@@ -236,7 +298,7 @@ class Judge:
         except OSError as error:
             self._retry(comparison, f"cannot be measured: {_text(error)}")
 
-    def _measured(self, comparison: _Comparison, current: ServedModel) -> bool:
+    def _measured(self, comparison: _Comparison, current: AnyModel) -> bool:
         """Whether the measurement of quality has ended, or none is running; act on its result."""
         if comparison.gate is None:
             return True
@@ -250,7 +312,7 @@ class Judge:
             self._answer(comparison, current)
         return True
 
-    def _answer(self, comparison: _Comparison, current: ServedModel) -> None:
+    def _answer(self, comparison: _Comparison, current: AnyModel) -> None:
         """Let the new version answer the policy's fraction of the requests, if that is not 0.
 
         If it cannot be opened, rejects it, or tries again later if the system was the cause.
@@ -258,15 +320,14 @@ class Judge:
         fraction = current.config.version_policy.fraction
         if not fraction or comparison.own is None or self._unfinished(comparison) is None:
             return
-        opening = self.registry.open_beside(comparison.canary, fraction)
         try:
-            asyncio.run_coroutine_threadsafe(opening, self.loop).result()
+            self._on_loop(self.registry.open_beside(comparison.canary, fraction))
         except PaddlepoolError as error:
             self._decide(comparison, False, f"cannot answer requests: {_text(error)}")
         except OSError as error:
             self._retry(comparison, f"cannot answer requests: {_text(error)}")
 
-    def _open_own(self, comparison: _Comparison, current: ServedModel) -> None:
+    def _open_own(self, comparison: _Comparison, current: AnyModel) -> None:
         """Open the new version with the group that answers now, or else with its own default.
 
         The second group is tried only if the first is refused, not if its process dies. If no group
@@ -274,24 +335,43 @@ class Judge:
         """
         served = comparison.served
         assert served is not None  # noqa: S101  set by _begin()
-        failure = ""
-        for group in dict.fromkeys((current.config.default_group, served.config.default_group)):
-            try:
-                comparison.own = self.shadow_predictors.open(served, group)
-            except OSError as error:  # the system cannot start a process now
-                self._retry(comparison, f"cannot start: {_text(error)}")
-                return
-            except PaddlepoolError as error:
-                failure = f"cannot start: {error.message}"
-                if not isinstance(error, BackendError | ConfigError | InvalidParameter):
-                    break  # its process died: another group is not tried
+        try:
+            if isinstance(served, ComposedModel) and isinstance(current, ComposedModel):
+                comparison.own = self._open_whole(comparison, served, current)
             else:
-                comparison.group = group
-                return
-        self._decide(comparison, False, failure)
+                groups = current.config.default_group, served.config.default_group
+                opened = self.shadow_predictors.open_first(single(served), *groups)
+                comparison.own, comparison.group = opened
+        except (OSError, Overloaded) as error:  # the system cannot start a process now
+            self._retry(comparison, f"cannot start: {_text(error)}")
+        except PaddlepoolError as error:
+            self._decide(comparison, False, f"cannot start: {error.message}")
+
+    def _open_whole(
+        self, comparison: _Comparison, served: ComposedModel, current: ComposedModel
+    ) -> WholePredictor:
+        """Open a set of versions, and the current one first. Raises as WholePredictor.open()."""
+        assert comparison.whole is not None  # noqa: S101  set by _read()
+        groups = {part.name: part.config.default_group for part in current.parts.values()}
+        predictors = PartPredictors(self.shadow_predictors, groups)
+        comparison.base = WholePredictor(comparison.whole, predictors, self.loop)
+        comparison.current = current
+        try:
+            predictors.open(comparison.whole)
+        except PaddlepoolError as error:
+            raise Overloaded(f"the current version cannot be opened: {error.message}") from error
+        own = WholePredictor(served, predictors, self.loop)
+        own.open()
+        return own
+
+    def _open_base(self, comparison: _Comparison, current: AnyModel) -> _Side:
+        """Open the current version again. Raises as ShadowPredictors.open() does."""
+        if isinstance(comparison.own, WholePredictor) and comparison.whole is not None:
+            return WholePredictor(comparison.whole, comparison.own.predictors, self.loop)
+        return self.shadow_predictors.open(single(current), comparison.group)
 
     def _compare(
-        self, comparison: _Comparison, current: ServedModel, trial: Trial, inputs: Tensors
+        self, comparison: _Comparison, current: AnyModel, trial: Trial, sample: Any
     ) -> None:
         """Run both versions on one sample, and judge.
 
@@ -308,7 +388,7 @@ class Judge:
             return
         try:
             if comparison.base is None:
-                comparison.base = self.shadow_predictors.open(current, comparison.group)
+                comparison.base = self._open_base(comparison, current)
                 comparison.current = current
         except (PaddlepoolError, OSError) as error:
             self._retry(comparison, f"the current version cannot be opened: {_text(error)}")
@@ -316,15 +396,18 @@ class Judge:
         sides = [own, comparison.base]
         if trial.evidence.compared % 2:
             sides.reverse()
-        outcomes = {side: _outcome(side, inputs) for side in sides}
+        outcomes = {side: _outcome(side, sample) for side in sides}
         expected, outcome = outcomes[comparison.base], outcomes[own]
         if isinstance(expected, PaddlepoolError):  # then the sample says nothing
             comparison.base.close()
             comparison.base = None
             log.warning("%s: a run of the current version failed: %s", trial.model, _text(expected))
             return
+        if isinstance(outcome, Overloaded):  # of the server, not of the version
+            log.info("%s: a request was not compared: %s", trial.model, _text(outcome))
+            return
         failure = _text(outcome) if isinstance(outcome, PaddlepoolError) else ""
-        if not failure and (held := own.predictor.resident_bytes()) > self.max_resident_bytes:
+        if not failure and (held := own.resident_bytes()) > self.max_resident_bytes:
             limit = self.max_resident_bytes
             failure = f"a process of {held / 1e6:.0f} MB, the limit is {limit / 1e6:.0f} MB"
         if failure or isinstance(outcome, PaddlepoolError):
@@ -332,16 +415,10 @@ class Judge:
             own.close()
             comparison.own = None
         else:
-            evidence = with_runs(
-                trial.evidence,
-                outcome,
-                expected,
-                agreement=comparison.agreement,
-                slices=comparison.slices,
-            )
+            evidence = comparison.with_outcomes(trial.evidence, outcome, expected)
             example = TrialExample(
                 evidence.agreement - trial.evidence.agreement,
-                inputs,
+                sample,
                 outcome.outputs,
                 expected.outputs,
             )
@@ -367,8 +444,8 @@ class Judge:
         comparison.close()
         self._store(comparison)
         control, name = self.control, trial.model
-        served = [row for row in self.registry.served() if row.name == name]
-        waits = bool(served) and served[0].config.version_policy.then == "wait"
+        served = self.registry.newest(name)
+        waits = served is not None and served.config.version_policy.then == "wait"
         if not promote:
             change = control.reject(name, by="measured", reason=reason)
         elif waits:
@@ -377,7 +454,7 @@ class Judge:
             change = control.promote(name, by="measured", reason=reason)
         with suppress(CanaryConflict, ModelNotFound, ModelNotReady):  # changed meanwhile
             try:
-                asyncio.run_coroutine_threadsafe(change, self.loop).result()
+                self._on_loop(change)
             except ModelLoadFailed as error:
                 self._retry(comparison, error.message)
 
@@ -388,8 +465,10 @@ class Judge:
             comparison.written_at = self.clock()
 
     def _retry(self, comparison: _Comparison, reason: str) -> None:
-        canary = comparison.canary
-        log.warning("%s@%d: canary %s", canary.name, canary.version, reason)
+        canary, current = comparison.canary, self.registry.newest(comparison.canary.name)
+        versions = canary.version_set
+        text = versions.text(canary.name, versions if current is None else current.version_set)
+        log.warning("%s: canary %s", text, reason)
         canary.problem = reason
         self._store(comparison)
         comparison.close()
@@ -403,10 +482,10 @@ class Judge:
         self._comparisons.clear()
 
 
-def _outcome(predictor: ShadowPredictor, inputs: Tensors) -> Timed | PaddlepoolError:
+def _outcome(side: _Side, sample: Any) -> Timed | PaddlepoolError:
     """Return a run, or the error with which it failed. Raises Closed."""
     try:
-        return predictor.run(inputs)
+        return side.run(sample)
     except PaddlepoolError as error:
         return error
 

@@ -231,9 +231,7 @@ def with_point(evidence: TrialEvidence, at: float) -> TrialEvidence:
     return replace(evidence, history=(*history, point))
 
 
-def status_of(
-    trial: Trial, policy: CanaryPolicy | None, *, serving: int | None, previous: int | None
-) -> CanaryStatus:
+def status_of(trial: Trial, policy: CanaryPolicy | None) -> CanaryStatus:
     """Return the figures of a trial for a person; the policy is None if it is unknown."""
     evidence = trial.evidence
     compared = evidence.compared
@@ -241,10 +239,10 @@ def status_of(
     ratio, low, high = _ratio(evidence.seconds) if timed else (None, None, None)
     return CanaryStatus(
         model=trial.model,
-        serving=serving,
-        previous=previous,
         version=trial.version,
         current=trial.current,
+        parts=trial.parts,
+        current_parts=trial.current_parts,
         state=trial.state,
         reason=trial.reason,
         by=trial.by if trial.at is not None else "",

@@ -12,13 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.ports import AgreementOf, Clock
 from paddlepool.contracts.reasons import ShadowOutcome
 from paddlepool.contracts.status import CANNOT_START, Effect
 from paddlepool.contracts.tensors import Tensors, largest_difference
+from paddlepool.engine.registry.composed import ComposedModel
+from paddlepool.engine.registry.composer import AnyModel
 from paddlepool.engine.registry.model import ServedModel
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.live.chooser import Chooser
@@ -273,7 +275,7 @@ class VersionJudge(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def offer(self, served: ServedModel, inputs: Tensors) -> bool: ...
+    def offer(self, served: AnyModel, sample: Any) -> bool: ...
 
     def waiting(self) -> bool: ...
 
@@ -314,6 +316,10 @@ class Background:
     def completed(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> None:
         shadowed = self.shadow.offer(served, group, inputs, outputs)
         if self.judge.offer(served, inputs) or shadowed:
+            self.idle_gate.wake()
+
+    def answered(self, served: ComposedModel, payload: Any) -> None:
+        if self.judge.offer(served, payload):
             self.idle_gate.wake()
 
     def _live(self) -> None:

@@ -4,10 +4,18 @@ import asyncio
 import statistics
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from paddlepool.contracts.errors import ManifestError, PaddlepoolError, WorkerCrashed
+from paddlepool.contracts.errors import (
+    BackendError,
+    ConfigError,
+    InvalidParameter,
+    ManifestError,
+    PaddlepoolError,
+    WorkerCrashed,
+)
 from paddlepool.contracts.ports import Predictor, PredictorFactory
 from paddlepool.contracts.tensors import Tensors, shape_key
 from paddlepool.engine.process.suspension import Suspension
@@ -109,6 +117,9 @@ class ShadowPredictor:
         """Wait for an idle moment and run. Raises Closed and the errors of Predictor.run()."""
         return run_together([self], inputs)
 
+    def resident_bytes(self) -> int:
+        return self.predictor.resident_bytes()
+
     def close(self) -> None:
         self.predictor.close()
 
@@ -158,6 +169,17 @@ class ShadowPredictors:
             self.idle_gate.check()
             raise
         return ShadowPredictor(predictor, self.idle_gate)
+
+    def open_first(self, served: ServedModel, *groups: str) -> tuple[ShadowPredictor, str]:
+        """Open the first of these groups that can start; return it with the group's name.
+
+        Raises as open() does. If a process has died, another group is not tried.
+        """
+        *others, last = dict.fromkeys(groups)
+        for group in others:
+            with suppress(BackendError, ConfigError, InvalidParameter):
+                return self.open(served, group), group
+        return self.open(served, last), last
 
 
 class FinalFailures:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +24,13 @@ from paddlepool.contracts.tensors import Tensors
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One run's outputs and its time; `seconds` is None if requests interrupted the run."""
+    """One run's outputs and its time; `seconds` is None if requests interrupted the run.
 
-    outputs: Tensors
+    For a whole request to a composed model, `outputs` is the answer, and `seconds` the sum of the
+    runs.
+    """
+
+    outputs: Any
     seconds: float | None
 
 

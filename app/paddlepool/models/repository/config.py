@@ -257,10 +257,8 @@ class ModelConfig(_Table):
         if tables.get("pipeline") is None:
             raise ValueError("a composed model needs a pipeline: the task that uses its parts")
         policy = tables.get("version_policy")
-        if isinstance(policy, dict) and policy.get("kind") == "canary":
-            raise ValueError(
-                "versions of a composed model are not judged: set kind = 'canary' on its parts"
-            )
+        if isinstance(policy, dict) and "quality" in policy:
+            raise ValueError("quality: a new version of a composed model is not measured on data")
         return tables | {"instance_group": ()}
 
     @model_validator(mode="after")

@@ -190,6 +190,18 @@ class ModelRepository:
                     composed.add(name)
         return frozenset(composed)
 
+    def judged_with(self, name: str) -> str | None:
+        """Return the composed model with the policy "canary" of which a model is a part, or None.
+
+        That is the first by name. Raises ConfigError if `root` cannot be read.
+        """
+        for other in self.names():
+            with contextlib.suppress(PaddlepoolError, OSError):  # loading it gives the reason
+                config = self.config(other)
+                if name in config.parts.values() and config.version_policy.kind == "canary":
+                    return other
+        return None
+
     def versions(self, name: str) -> tuple[int, ...]:
         """Return published versions, newest first.
 

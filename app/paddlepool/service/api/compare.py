@@ -243,7 +243,12 @@ def _model(services: Services, status: ModelStatus, intervals: int) -> ComparedM
     if served is None:
         return ComparedModel(**known)
     if isinstance(served, ComposedModel):
-        return ComparedModel(**known, task=served.config.pipeline, parts=info.part_names(served))
+        return ComparedModel(
+            **known,
+            task=served.config.pipeline,
+            parts=info.part_names(served),
+            canary=_canary(services, served.name),
+        )
     settings, metrics, groups = services.settings, services.metrics, info.group_members(served)
     return ComparedModel(
         **known,

@@ -4,8 +4,10 @@ These models have no task of their own. The API process imports this module, so 
 no picture library.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +107,27 @@ def _lines(output: NDArray[np.generic]) -> list[list[int]]:
     return [classes[is_character(classes)].tolist() for classes in best]
 
 
-def equal_characters(lines: Sequence[Sequence[int]], reference: Sequence[Sequence[int]]) -> float:
+def answer_agreement(
+    answer: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
+) -> float:
+    """Return the share of the characters that two answers of `/ocr` both have, in `text`.
+
+    Lines that one of them lacks are found by the equal lines around them. 1 if both are empty.
+    """
+    lines, reference = ([line["text"] for line in lines] for lines in (answer, expected))
+    own: list[str] = []
+    other: list[str] = []
+    for _, i, j, m, n in SequenceMatcher(None, lines, reference, autojunk=False).get_opcodes():
+        pairs = zip_longest(lines[i:j], reference[m:n], fillvalue="")
+        for line, partner in pairs:
+            own.append(line)
+            other.append(partner)
+    return equal_characters(own, other)
+
+
+def equal_characters(
+    lines: Sequence[Sequence[Hashable]], reference: Sequence[Sequence[Hashable]]
+) -> float:
     """Return the share of the characters of two texts that both have in the same order.
 
     A text is a sequence of lines, a line a sequence of class numbers. Each line is compared with

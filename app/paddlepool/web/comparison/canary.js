@@ -6,6 +6,8 @@ import { NONE, percent, scheme, small, two } from "./figures.js";
 import { Plot, showTrend } from "./plots.js";
 import { whenText } from "./verdict.js";
 
+// A composed model's version, with the parts that differ from the other version.
+const named = (version, parts, others) => [version, ...Object.entries(parts).filter(([name, number]) => others[name] !== number).map(([name, number]) => `${name} ${number}`)].join(", ");
 const within = (text, low, high) => (low === null ? "" : ` (${text(low)} – ${text(high)})`);
 const ratioText = (ratio) => (ratio === null ? NONE : two(ratio));
 const agreementText = ({ agreement, agreement_low: low, agreement_high: high }) => percent(agreement) + within(percent, low, high);
@@ -18,16 +20,19 @@ export function showCanary(model) {
   const canary = model?.canary;
   $("canary").hidden = !canary;
   if (!canary) return;
+  const { parts } = canary;
+  const version = named(canary.version, parts, canary.current_parts);
+  const current = named(canary.current, canary.current_parts, parts);
   const facts = {
     compared: t("canary.of", { done: numberText(canary.compared), all: numberText(canary.requests) }),
     agreement: agreementText(canary),
     identical: numberText(canary.identical),
-    drift: small(canary.drift),
+    drift: Object.keys(parts).length ? NONE : small(canary.drift),
     ratio: ratioText(canary.ratio) + within(two, canary.ratio_low, canary.ratio_high),
     errors: numberText(canary.errors),
   };
   $("canary-text").replaceChildren(
-    element("p", { className: "chosen" }, element("strong", {}, t("canary.versions", { version: canary.version, current: canary.current })), element("span", { className: "badge accent" }, t(`canary.${canary.state}`))),
+    element("p", { className: "chosen" }, element("strong", {}, t("canary.versions", { version, current })), element("span", { className: "badge accent" }, t(`canary.${canary.state}`))),
     element("p", { className: "small", lang: "en" }, canary.reason || canary.error),
     element("dl", { className: "figures" }, ...Object.entries(facts).map(([name, text]) => element("div", {}, element("dt", {}, t(`canary.${name}`)), element("dd", {}, text)))),
   );

@@ -11,7 +11,7 @@ import pytest
 
 from paddlepool.settings.server import Settings
 from tests.engine.fakes import doubled
-from tests.evidence.canary.conftest import Bench
+from tests.evidence.canary.conftest import POLICY, Bench, WholeBench
 from tests.evidence.live.fakes import nudged
 from tests.service.api.fakes import Client, make_app, make_services
 
@@ -123,3 +123,26 @@ async def test_the_admin_key_is_needed(client: httpx.AsyncClient) -> None:
     del client.headers["X-Api-Key"]
     assert (await client.get(f"{MODEL}/canary")).status_code == 401
     assert (await client.post(f"{MODEL}/promote")).status_code == 401
+
+
+async def test_a_composed_model_shows_whole_requests(tmp_path: Path) -> None:
+    bench = WholeBench(tmp_path)
+    bench.write(1, 2, policy=POLICY + "keep_examples = 4\n")
+    await bench.start()
+    await bench.step()
+    bench.beside.of(2, "two").behaviour = nudged
+    await bench.request(3.0)
+    settings = Settings(admin_key="admin")  # type: ignore[arg-type]
+    services = replace(make_services(settings, bench.registry), canaries=bench.control)
+    async with Client(make_app(services=services)).session() as client:
+        client.headers["X-Api-Key"] = "admin"
+        path = "/v2/repository/models/chain/canary"
+        assert (await client.get(path)).json()["parts"] == {"one": 1, "two": 2}
+        [example] = (await client.get(f"{path}/examples")).json()
+        models = (await client.get("/compare/data")).json()["models"]
+    assert example["request"] == [3.0]
+    assert (example["answer"], example["current_answer"]) == (12.25, 12.0)
+    assert example["inputs"] == []
+    [chain] = [model for model in models if model["name"] == "chain"]
+    assert chain["canary"]["current_parts"] == {"one": 1, "two": 1}
+    await bench.stop()

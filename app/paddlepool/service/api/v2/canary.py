@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+from pydantic_core import to_jsonable_python
 
-from paddlepool.contracts.status import CanaryStatus
+from paddlepool.contracts.status import CanaryStatus, TrialExample
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.service.api.errors import PROTOCOL, documented
 from paddlepool.service.api.services import CanaryControl, ServicesDep
@@ -31,13 +32,17 @@ class ExampleTensor(BaseModel):
 class ExampleReply(BaseModel):
     """A request of a client, with the outputs of the new version and of the current one.
 
-    `agreement` is that of the two, from 0 to 1.
+    `agreement` is that of the two, from 0 to 1. An example of a composed model has the payload of
+    the task's request and both answers instead.
     """
 
     agreement: float
-    inputs: list[ExampleTensor]
-    outputs: list[ExampleTensor]
-    current_outputs: list[ExampleTensor]
+    inputs: list[ExampleTensor] = []
+    outputs: list[ExampleTensor] = []
+    current_outputs: list[ExampleTensor] = []
+    request: Any = Field(None, description="The payload, bytes as base64; null: not composed.")
+    answer: Any = Field(None, description="Of the new versions.")
+    current_answer: Any = Field(None, description="Of the versions that serve.")
 
 
 PATH = "/v2/repository/models/{model}"
@@ -79,17 +84,30 @@ async def examples(model: str, services: ServicesDep) -> list[ExampleReply]:
     """The requests on which the two versions differ most, worst first, if the policy keeps any."""
 
     def read() -> list[ExampleReply]:
-        return [
-            ExampleReply(
-                agreement=example.agreement,
-                inputs=_tensors(example.inputs),
-                outputs=_tensors(example.outputs),
-                current_outputs=_tensors(example.expected),
-            )
-            for example in services.canaries.examples_of(model)
-        ]
+        rows = services.canaries.examples_of(model)
+        composed = services.registry.find_composed(model, None) is not None
+        return list(map(_answers if composed else _outputs, rows))
 
     return await asyncio.get_running_loop().run_in_executor(services.operations, read)
+
+
+def _outputs(example: TrialExample) -> ExampleReply:
+    return ExampleReply(
+        agreement=example.agreement,
+        inputs=_tensors(example.inputs),
+        outputs=_tensors(example.outputs),
+        current_outputs=_tensors(example.expected),
+    )
+
+
+def _answers(example: TrialExample) -> ExampleReply:
+    request = to_jsonable_python(example.inputs, bytes_mode="base64", serialize_unknown=True)
+    return ExampleReply(
+        agreement=example.agreement,
+        request=request,
+        answer=example.outputs,
+        current_answer=example.expected,
+    )
 
 
 def _tensors(tensors: Tensors) -> list[ExampleTensor]:
