@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from paddlepool.settings.server import Settings
 from tests.engine.fakes import doubled
@@ -126,12 +127,23 @@ async def test_the_admin_key_is_needed(client: httpx.AsyncClient) -> None:
 
 
 async def test_a_composed_model_shows_whole_requests(tmp_path: Path) -> None:
+    """Their payload may have bytes of any kind."""
+
+    class Request(BaseModel):
+        numbers: list[float]
+        picture: bytes = b"\xff"
+
+        def __iter__(self) -> Any:
+            return iter(self.numbers)
+
     bench = WholeBench(tmp_path)
     bench.write(1, 2, policy=POLICY + "keep_examples = 4\n")
     await bench.start()
     await bench.step()
     bench.beside.of(2, "two").behaviour = nudged
-    await bench.request(3.0)
+    [chain] = bench.registry.composed()
+    bench.judge.offer(chain, Request(numbers=[3.0]))
+    await bench.step()
     settings = Settings(admin_key="admin")  # type: ignore[arg-type]
     services = replace(make_services(settings, bench.registry), canaries=bench.control)
     async with Client(make_app(services=services)).session() as client:
@@ -140,9 +152,9 @@ async def test_a_composed_model_shows_whole_requests(tmp_path: Path) -> None:
         assert (await client.get(path)).json()["parts"] == {"one": 1, "two": 2}
         [example] = (await client.get(f"{path}/examples")).json()
         models = (await client.get("/compare/data")).json()["models"]
-    assert example["request"] == [3.0]
+    assert example["request"] == {"numbers": [3.0], "picture": "_w=="}
     assert (example["answer"], example["current_answer"]) == (12.25, 12.0)
     assert example["inputs"] == []
-    [chain] = [model for model in models if model["name"] == "chain"]
-    assert chain["canary"]["current_parts"] == {"one": 1, "two": 1}
+    [shown] = [model for model in models if model["name"] == "chain"]
+    assert shown["canary"]["current_parts"] == {"one": 1, "two": 1}
     await bench.stop()

@@ -40,7 +40,9 @@ class ExampleReply(BaseModel):
     inputs: list[ExampleTensor] = []
     outputs: list[ExampleTensor] = []
     current_outputs: list[ExampleTensor] = []
-    request: Any = Field(None, description="The payload, bytes as base64; null: not composed.")
+    request: Any = Field(
+        None, description="The payload, bytes as URL-safe base64; null: not composed."
+    )
     answer: Any = Field(None, description="Of the new versions.")
     current_answer: Any = Field(None, description="Of the versions that serve.")
 
@@ -101,7 +103,10 @@ def _outputs(example: TrialExample) -> ExampleReply:
 
 
 def _answers(example: TrialExample) -> ExampleReply:
-    request = to_jsonable_python(example.inputs, bytes_mode="base64", serialize_unknown=True)
+    payload = example.inputs
+    if isinstance(payload, BaseModel):  # which would choose the form of bytes itself
+        payload = payload.model_dump()
+    request = to_jsonable_python(payload, bytes_mode="base64", serialize_unknown=True)
     return ExampleReply(
         agreement=example.agreement,
         request=request,
