@@ -280,17 +280,13 @@ class Chooser:
         search.not_before = self.clock() + RETRY_SECONDS
 
     def _give_up_crashing(self, served: ServedModel) -> bool:
-        """Return to the first group if the chosen one keeps crashing or cannot start (on demand).
-
-        Returns False if nothing was done.
-        """
+        """Return to the first group if the chosen one keeps crashing; False if nothing was done."""
         first, chosen = served.files.config.first_group, served.config.default_group
         states = {status.name: status.reason for status in served.groups()}
         state = states.get(chosen, "")
-        if first is None or chosen == first or not state.startswith((CRASH_LOOP, CANNOT_START)):
+        if first is None or chosen == first or not state.startswith(CRASH_LOOP):
             return False
-        fault = "kept crashing" if state == CRASH_LOOP else "could not start"
-        why = f"{chosen} was the default group and {fault}"
+        why = f"{chosen} was the default group and kept crashing"
         self._crashed[_key(served, chosen)] = why
         log.error("%s@%d: %s; back to %s", served.name, served.version, why, first)
         try:
