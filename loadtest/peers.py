@@ -1,6 +1,7 @@
 """Measure the same pictures and texts on this server and its peers, in one table.
 
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
+    .venv/bin/python loadtest/peers.py --task pictures --no-peers --before FILE
     .venv/bin/python loadtest/peers.py --task ocr --ocr-data DIR [--rounds N] [--seconds S]
 
 The task `ocr` is in peers_ocr.py, and runs only if it is named.
@@ -11,6 +12,9 @@ Runtime and OpenVINO. Cut-outs as PNG: `/segment` and rembg. All run the weights
 model_repo/u2netp, the others as float32 ONNX.
 Texts: `/sentiment` and bare ONNX Runtime loops. Bare loops also run the version's int8 program, if
 any: "the same program without a server". Each table names the processor and the machine's load.
+
+`--before` adds bare OpenVINO loops on another program of the same network, such as the int8.onnx
+that an earlier release derived, and prints the ratio of this server's masks a second to theirs.
 
 All have the same cores and one worker per core. They take turns in one run, so that a busy machine
 slows all of them. The peers are installed once in .venv-peers-*; after that, no network is needed.
@@ -53,6 +57,7 @@ from paddlepool.observability.build_info import describe_machine
 
 HERE = Path(__file__).resolve().parent
 
+BEFORE = ", int8 before"
 REQUESTS = {"masks": 4, "cut-outs": 4, "texts": 40}
 """Requests of one client in each round."""
 
@@ -168,7 +173,12 @@ def server_of_one(
 
 @contextlib.contextmanager
 def pictures(
-    repository: ModelRepository, scratch: Path, *, threads: int, peers: bool = True
+    repository: ModelRepository,
+    scratch: Path,
+    *,
+    threads: int,
+    peers: bool = True,
+    before: Path | None = None,
 ) -> Iterator[Contests]:
     """Compare masks, and cut-outs with rembg."""
     files = read_version(repository, "u2netp", None)
@@ -208,6 +218,8 @@ def pictures(
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
         if int8 := int8_of(files):
             programs.append(("openvino", int8, ", int8"))
+        if before is not None:
+            programs.append(("openvino", before, BEFORE))
         masks = contests["masks"]
         masks += bare(stack, programs, "picture", body, threads=threads, loads=masks[0].loads)
         yield contests
@@ -302,6 +314,19 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return ranked_table(columns, {short_name(row): row for row in rows})
 
 
+def ratios(rows: Sequence[Mapping[str, Any]], other: str) -> str:
+    """Describe the first row's rates as multiples of those of `other`, by the same rounds."""
+    [base] = [row for row in rows if row["name"].endswith(other)]
+    lines = []
+    for load, rates in rows[0]["rates"].items():
+        found = np.divide(rates, base["rates"][load])
+        lines.append(
+            f"{rows[0]['task']} a second, {load}: {np.median(found):.3f} "
+            f"({found.min():.3f}–{found.max():.3f}) of {base['name']}"
+        )
+    return "\n".join(lines)
+
+
 def short_name(row: Mapping[str, Any]) -> str:
     return str(row["name"]).replace(" /segment", "").replace("paddlepool", "Paddlepool")
 
@@ -319,6 +344,9 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, default=CACHE.parent, help="of --task ocr")
     parser.add_argument(
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
+    )
+    parser.add_argument(
+        "--before", type=Path, metavar="FILE", help="an int8.onnx for further bare OpenVINO loops"
     )
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
@@ -340,7 +368,13 @@ def main() -> None:
         scratch = Path(directory)
         for task in arguments.task or ("pictures", "texts"):
             with (
-                pictures(repository, scratch, threads=cores, peers=arguments.peers)
+                pictures(
+                    repository,
+                    scratch,
+                    threads=cores,
+                    peers=arguments.peers,
+                    before=arguments.before,
+                )
                 if task == "pictures"
                 else texts(repository, scratch, threads=cores)
             ) as contests:
@@ -350,6 +384,8 @@ def main() -> None:
                     )
                     print(f"\n{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}\n")
                     print(table(rows))
+                    if name == "masks" and arguments.before is not None:
+                        print(ratios(rows, BEFORE))
 
 
 if __name__ == "__main__":

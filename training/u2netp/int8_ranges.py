@@ -28,22 +28,20 @@ from paddlepool.making.programs.qdq import (
     ShippedRanges,
     chosen,
     digest_of,
-    layers_of,
     measure_ranges,
     quantised,
 )
+from paddlepool.making.programs.rewrite import rewritten
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from paddlepool.tasks.codecs.decode import decode
 from paddlepool.tasks.codecs.limits import PictureLimits
-from paddlepool.tasks.codecs.picture import Floats
+from paddlepool.tasks.codecs.picture import Floats, opaque
 from paddlepool.tasks.segment import evaluation, matte
 
 SIDE = 320
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 EVERY = 10
-FLOAT = ("stage2d.rebnconv1d.conv_s1", "taps", "place")
-"""The layer under which int8 collapses, and the last ones, which cost little and help at edges."""
 
 
 def main() -> None:
@@ -54,20 +52,21 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=400)
     args = parser.parse_args()
     files = ModelRepository(args.repository.resolve()).read("u2netp", args.version)
-    manifest, model = files.manifest, named_graph(files)
+    manifest, reference = files.manifest, named_graph(files)
+    arranged = rewritten(reference)
+    model = arranged.model
     pictures = sorted((args.data / "images").glob("*.jpg"))
     held_out = pictures[::EVERY]
     samples = chosen([path for path in pictures if path not in set(held_out)], args.samples)
-    floats = [name for name in layers_of(model) if name.startswith(FLOAT)]
     ranges = measure_ranges(
         model, [{manifest.inputs[0].name: network_input(path)} for path in samples],
-        float_layers=floats,
+        float_nodes=arranged.float_nodes,
     )  # fmt: skip
     small = quantised(model, ranges)
     written = ShippedRanges(
         weights_sha256=str(manifest.weights["sha256"]),
         derivation=Derivation(
-            tool="NNCF's ranges, put in by Paddlepool",
+            tool="NNCF's ranges, put into a rewritten graph",
             versions=versions_of(TOOLS),
             settings={"preset": PRESET, "bias_correction": False, "per_channel": True},
             float_layers=ranges.float_layers,
@@ -75,7 +74,7 @@ def main() -> None:
         calibration=Calibration(
             data="sod_train without every tenth pair", count=len(samples), sha256=digest_of(samples)
         ),
-        quality=(loss(model, small, held_out, args.data / "masks"),),
+        quality=(loss(reference, small, held_out, args.data / "masks"),),
         ranges=ranges,
     )
     target = DIRECTORY / "u2netp.json"
@@ -84,7 +83,7 @@ def main() -> None:
 
 
 def network_input(path: Path) -> NDArray[np.float32]:
-    pixels = matte.over_white(decode(path.read_bytes(), PictureLimits()))
+    pixels = opaque(decode(path.read_bytes(), PictureLimits()))
     return matte.network_input(pixels, SIDE, MEAN, STD)
 
 

@@ -50,7 +50,7 @@ def derive_program(root: Path, name: str) -> str:
     The program is added to the version itself, after the rest of an interrupted attempt is removed.
     Nothing is added if the version has such a program, if a package is missing, or if the program
     needs calibration data; the summary then says so. A program that an earlier release made with
-    OLD_TOOL is replaced. Raises the errors of read_version(), derive_int8() and checked().
+    one of OLD_TOOLS is replaced. Raises the errors of read_version(), derive_int8() and checked().
     """
     repository = open_repository(root)
     if name not in repository.composed_names():  # which read_version() rejects
@@ -59,7 +59,7 @@ def derive_program(root: Path, name: str) -> str:
     files = read_version(repository, name)
     where = f"{name}/{files.version}"
     tools = [program.derivation.tool for program in files.manifest.programs if program.name == INT8]
-    if tools and derive.OLD_TOOL not in tools:
+    if tools and not set(tools).intersection(derive.OLD_TOOLS):
         return f"{where} has the program {INT8}"
     if missing := derive.missing_packages():
         packages = ", ".join(missing)

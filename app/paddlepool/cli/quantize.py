@@ -18,6 +18,7 @@ from paddlepool.making.programs.derive import (
     named_graph,
     publish_with,
 )
+from paddlepool.making.programs.rewrite import rewritten
 from paddlepool.models.repository.inputs import ARRAYS
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.models.repository.manifest import (
@@ -78,9 +79,11 @@ def run(args: argparse.Namespace) -> int:
         raise ExportError(f"{args.data} holds {len(every)} files, needed are at least {EVERY + 1}")
     # Read both before the search, which takes minutes, to report unreadable files first.
     samples, judges = _samples(files, calibrated), _samples(files, held_out)
-    model = named_graph(files)
+    reference = named_graph(files)
+    arranged = rewritten(reference)
+    model = arranged.model
     print(f"{args.model}/{files.version}: calibrating on {len(calibrated)} files", flush=True)
-    ranges = qdq.measure_ranges(model, samples)
+    ranges = qdq.measure_ranges(model, samples, float_nodes=arranged.float_nodes)
     print("int8 layers and their loss:")
     tried = 0
 
@@ -89,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
         tried += 1
         print(f"  {loss:.4f}  {what}", flush=True)
 
-    loss_of = differences(model, samples[:: max(1, len(samples) // PROBES)][:PROBES])
+    loss_of = differences(reference, samples[:: max(1, len(samples) // PROBES)][:PROBES])
     ranges = qdq.find_float_layers(model, ranges, args.budget, loss_of=loss_of, show=show)
     small = qdq.quantised(model, ranges)
-    loss = differences(model, judges)(small)
+    loss = differences(reference, judges)(small)
     floats = ", ".join(ranges.float_layers) or "none"
     summary = (
         f"mean difference {loss:.4f} on {len(held_out)} held-out files "
@@ -100,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     )
     if not loss <= args.budget:
         raise ExportError(f"not published: {summary}")
-    sealed = max(differences(model, [case.inputs])(small) for case in files.selftest().cases)
+    sealed = max(differences(reference, [case.inputs])(small) for case in files.selftest().cases)
     if not sealed <= MARGIN * args.budget:
         raise ExportError(
             "not published: on an input of the self-test, the mean difference is "

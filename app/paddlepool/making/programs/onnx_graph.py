@@ -41,6 +41,20 @@ class Graph:
         place = 0 if maker is None else self.nodes.index(maker) + 1
         self.nodes[place:place] = nodes
 
+    def replace(self, node: onnx.NodeProto, nodes: Sequence[onnx.NodeProto]) -> None:
+        place = self.nodes.index(node)
+        self.nodes[place : place + 1] = nodes
+
+    def drop_unread(self) -> None:
+        """Remove the nodes whose results no output needs."""
+        needed = set(self.outputs)
+        remaining = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                remaining.append(node)
+        self.nodes = remaining[::-1]
+
     def weight_of(self, node: onnx.NodeProto) -> str | None:
         """Return the name of the constant that is the weight of a layer; None for other nodes."""
         if node.op_type not in WEIGHTED:
@@ -82,7 +96,7 @@ def simplified(
     graph = Graph(model)
     _fold_constants(graph)
     _put_biases_inside(graph)
-    _drop_unread(graph)
+    graph.drop_unread()
     _name_nodes(graph, model, inputs, outputs)
     simple = graph.model()
     onnx.checker.check_model(simple)
@@ -134,16 +148,6 @@ def _put_biases_inside(graph: Graph) -> None:
         node.output[0] = add.output[0]
         dropped.add(id(add))
     graph.nodes = [node for node in graph.nodes if id(node) not in dropped]
-
-
-def _drop_unread(graph: Graph) -> None:
-    needed = set(graph.outputs)
-    remaining = []
-    for node in reversed(graph.nodes):
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            remaining.append(node)
-    graph.nodes = remaining[::-1]
 
 
 def _unused(kind: str, used: set[str], *, numbered: bool) -> str:

@@ -84,6 +84,7 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
     added = [(entry.value, _quantise_value(graph, entry)) for entry in ranges.activations]
     for value, nodes in reversed(added):
         graph.insert_after(value, nodes)
+    _resize_quantised(graph)
     done = graph.model()
     onnx.checker.check_model(done)
     return done
@@ -149,6 +150,7 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
     quantised_nodes = {node.name: node for node in quantised_graph.nodes}
     constants = quantised_graph.constants
     activations: dict[str, tuple[onnx.NodeProto, list[str]]] = {}
+    useful = _before_int8(plain, quantised_nodes)
     floats = []
     for node in plain.nodes:
         weight, other = plain.weight_of(node), quantised_nodes.get(node.name)
@@ -159,12 +161,14 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
                     "layers of one name, or without one, as in branches, can be quantised"
                 )
             continue
+        if weight and weight in other.input:
+            floats.append(node.name)
+        if node.name not in useful:
+            continue
         for source, name in zip(node.input, other.input, strict=True):
             quantise = _quantising(makers, name)
             if quantise is not None and quantise.input[0] == source:
                 activations.setdefault(source, (quantise, []))[1].append(node.name)
-        if weight and weight in other.input:
-            floats.append(node.name)
     return Ranges(
         activations=tuple(
             Activation(
@@ -178,6 +182,22 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
         ),
         float_layers=tuple(floats),
     )
+
+
+def _before_int8(plain: Graph, quantised_nodes: Mapping[str, onnx.NodeProto]) -> set[str]:
+    """Return the names of the layers in int8 and of all nodes before them.
+
+    Quantising what only other nodes read loses accuracy and saves no time.
+    """
+    names: set[str] = set()
+    values: set[str] = set()
+    for node in reversed(plain.nodes):
+        weight, other = plain.weight_of(node), quantised_nodes.get(node.name)
+        small = weight and other is not None and weight not in other.input
+        if small or values.intersection(node.output):
+            names.add(node.name)
+            values.update(node.input)
+    return names
 
 
 def _quantising(makers: Mapping[str, onnx.NodeProto], value: str) -> onnx.NodeProto | None:
@@ -264,6 +284,28 @@ def _quantise_value(graph: Graph, activation: Activation) -> list[onnx.NodeProto
     ]
 
 
+def _resize_quantised(graph: Graph) -> None:
+    """Let each resize read and write uint8, if its input and its result are quantised to uint8.
+
+    The input gets the scale of the result, which a concatenation shares.
+    """
+    makers = {name: node for node in graph.nodes for name in node.output}
+    for resize in [node for node in graph.nodes if node.op_type == "Resize"]:
+        before, users = makers.get(resize.input[0]), graph.users(resize.output[0])
+        if before is None or before.op_type != "DequantizeLinear" or len(users) != 1:
+            continue
+        [after], quantise = users, makers.get(before.input[0])
+        if after.op_type != "QuantizeLinear" or quantise is None:
+            continue
+        zeros = [graph.constants[node.input[2]] for node in (quantise, after)]
+        if any(zero.dtype != np.uint8 or zero.any() for zero in zeros):
+            continue
+        for node in (quantise, before):
+            node.input[1] = after.input[1]
+        resize.input[0], resize.output[0] = before.input[0], after.output[0]
+        graph.nodes.remove(after)
+
+
 DIRECTORY = Path(__file__).parent / "ranges"
 
 
@@ -306,9 +348,9 @@ def digest_of(files: Sequence[Path]) -> str:
 
 
 def measure_ranges(
-    model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_layers: Sequence[str] = ()
+    model: onnx.ModelProto, feeds: Sequence[Tensors], *, float_nodes: Sequence[str] = ()
 ) -> Ranges:
-    """Measure with NNCF the ranges of all layers that it can quantise, except `float_layers`.
+    """Measure with NNCF the ranges of all layers that it can quantise, except `float_nodes`.
 
     `model` is a simplified() graph and stays unchanged; `feeds` are sample inputs. Bias correction
     is off: on U²-Netp it changes the masks more than quantising does. Raises ConfigError if a
@@ -331,7 +373,7 @@ def measure_ranges(
             model,
             nncf.Dataset(list(feeds)),
             preset=nncf.QuantizationPreset(PRESET),
-            ignored_scope=nncf.IgnoredScope(names=list(float_layers)) if float_layers else None,
+            ignored_scope=nncf.IgnoredScope(names=list(float_nodes)) if float_nodes else None,
             subset_size=len(feeds),
             advanced_parameters=nncf.AdvancedQuantizationParameters(
                 disable_bias_correction=True,
