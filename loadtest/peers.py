@@ -1,7 +1,7 @@
 """Measure the same pictures and texts on this server and its peers, in one table.
 
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
-    .venv/bin/python loadtest/peers.py --task pictures --no-peers --before FILE
+    .venv/bin/python loadtest/peers.py --before FILE [--rounds N]
     .venv/bin/python loadtest/peers.py --task ocr --ocr-data DIR [--rounds N] [--seconds S]
 
 The task `ocr` is in peers_ocr.py, and runs only if it is named.
@@ -13,8 +13,8 @@ model_repo/u2netp, the others as float32 ONNX.
 Texts: `/sentiment` and bare ONNX Runtime loops. Bare loops also run the version's int8 program, if
 any: "the same program without a server". Each table names the processor and the machine's load.
 
-`--before` adds bare OpenVINO loops on another program of the same network, such as the int8.onnx
-that an earlier release derived, and prints the ratio of this server's masks a second to theirs.
+`--before` compares masks with bare OpenVINO loops alone: on the version's int8 program and on FILE,
+such as the int8.onnx of an earlier release. It prints the ratios to the latter.
 
 All have the same cores and one worker per core. They take turns in one run, so that a busy machine
 slows all of them. The peers are installed once in .venv-peers-*; after that, no network is needed.
@@ -38,7 +38,7 @@ from typing import Any
 import cv2
 import numpy as np
 import peers_ocr
-from cases import TEXT, picture, text_request, wait_chosen
+from cases import TEXT, mask_request, picture, text_request, wait_chosen
 from harness import ROOT, Reply, Server, memory_of, request, running_server
 from load_clients import HttpWay
 from pages import Column, ranked_table
@@ -173,12 +173,7 @@ def server_of_one(
 
 @contextlib.contextmanager
 def pictures(
-    repository: ModelRepository,
-    scratch: Path,
-    *,
-    threads: int,
-    peers: bool = True,
-    before: Path | None = None,
+    repository: ModelRepository, scratch: Path, *, threads: int, peers: bool = True
 ) -> Iterator[Contests]:
     """Compare masks, and cut-outs with rembg."""
     files = read_version(repository, "u2netp", None)
@@ -218,11 +213,32 @@ def pictures(
         programs = [("onnxruntime", onnx, ""), ("openvino", onnx, "")]
         if int8 := int8_of(files):
             programs.append(("openvino", int8, ", int8"))
-        if before is not None:
-            programs.append(("openvino", before, BEFORE))
         masks = contests["masks"]
         masks += bare(stack, programs, "picture", body, threads=threads, loads=masks[0].loads)
         yield contests
+
+
+@contextlib.contextmanager
+def int8_programs(
+    repository: ModelRepository, scratch: Path, *, threads: int, before: Path
+) -> Iterator[Contests]:
+    """Compare masks with bare loops on the version's int8 program and on another one."""
+    files = read_version(repository, "u2netp", None)
+    programs = [("openvino", before, BEFORE)]
+    if int8 := int8_of(files):
+        programs.append(("openvino", int8, ", int8"))
+    with contextlib.ExitStack() as stack:
+        server, group = stack.enter_context(server_of_one(files, scratch))
+        body = picture()
+        way = HttpWay(server, mask_request(body))
+        served = Contender(
+            name=f"paddlepool /segment ({group})",
+            alone=way,
+            loads={f"{n} clients": (n, way) for n in (threads, 2 * threads)},
+            pids=[server.pid],
+        )
+        loops = bare(stack, programs, "picture", body, threads=threads, loads=served.loads)
+        yield {"masks": [served, *loops]}
 
 
 @contextlib.contextmanager
@@ -314,17 +330,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return ranked_table(columns, {short_name(row): row for row in rows})
 
 
-def ratios(rows: Sequence[Mapping[str, Any]], other: str) -> str:
-    """Describe the first row's rates as multiples of those of `other`, by the same rounds."""
-    [base] = [row for row in rows if row["name"].endswith(other)]
-    lines = []
-    for load, rates in rows[0]["rates"].items():
-        found = np.divide(rates, base["rates"][load])
-        lines.append(
-            f"{rows[0]['task']} a second, {load}: {np.median(found):.3f} "
-            f"({found.min():.3f}–{found.max():.3f}) of {base['name']}"
-        )
-    return "\n".join(lines)
+def ratios(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Describe the rates as multiples of those of the row BEFORE in the same rounds."""
+    [base] = [row for row in rows if row["name"].endswith(BEFORE)]
+    return "\n".join(
+        f"{row['name']}, {load}: {np.median(found):.3f} ({found.min():.3f}–{found.max():.3f})"
+        for row in rows
+        for load, rates in row["rates"].items()
+        for found in [np.divide(rates, base["rates"][load])]
+    )
 
 
 def short_name(row: Mapping[str, Any]) -> str:
@@ -346,7 +360,7 @@ def main() -> None:
         "--no-peers", dest="peers", action="store_false", help="bare loops alone beside this server"
     )
     parser.add_argument(
-        "--before", type=Path, metavar="FILE", help="an int8.onnx for further bare OpenVINO loops"
+        "--before", type=Path, metavar="FILE", help="an int8.onnx that bare loops run"
     )
     arguments = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
@@ -366,15 +380,18 @@ def main() -> None:
     repository = ModelRepository(ROOT / "model_repo")
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
+        if before := arguments.before:
+            with int8_programs(repository, scratch, threads=cores, before=before) as contests:
+                rows = measure(
+                    "masks", contests["masks"], seconds=arguments.seconds, rounds=arguments.rounds
+                )
+            print(f"\n{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}\n")
+            print(table(rows))
+            print(ratios(rows))
+            return
         for task in arguments.task or ("pictures", "texts"):
             with (
-                pictures(
-                    repository,
-                    scratch,
-                    threads=cores,
-                    peers=arguments.peers,
-                    before=arguments.before,
-                )
+                pictures(repository, scratch, threads=cores, peers=arguments.peers)
                 if task == "pictures"
                 else texts(repository, scratch, threads=cores)
             ) as contests:
@@ -384,8 +401,6 @@ def main() -> None:
                     )
                     print(f"\n{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}\n")
                     print(table(rows))
-                    if name == "masks" and arguments.before is not None:
-                        print(ratios(rows, BEFORE))
 
 
 if __name__ == "__main__":
