@@ -128,3 +128,16 @@ def test_a_resize_between_quantised_values_is_in_uint8() -> None:
     ] == ["DequantizeLinear"]
     gap = np.abs(run(small, X) - run(plain, X)).max()
     assert 0 < gap < 0.1
+
+
+def test_a_bottleneck_stays() -> None:
+    """One convolution would multiply more than the two."""
+    constants = {"into.weight": weights(2, 3, 1, 1), "out.weight": weights(4, 2, 3, 3)}
+    nodes = [
+        helper.make_node("Conv", ["x", "into.weight"], ["t"]),
+        helper.make_node("Conv", ["t", "out.weight"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    plain = model(
+        nodes, inputs={"x": [1, 3, 8, 8]}, outputs={"y": [1, 4, 8, 8]}, constants=constants
+    )
+    assert kinds(rewritten(named(plain)).model)["Conv"] == 2
