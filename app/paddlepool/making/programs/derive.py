@@ -53,8 +53,8 @@ OLD_TOOLS = (
     "quant_pre_process and quantize_dynamic of ONNX Runtime",
     "NNCF's ranges, put in by Paddlepool",
 )
-"""The tools that earlier releases recorded. In programs of the first, a text's scores also depend on
-the other texts of the batch; those of the second take a quarter more time."""
+"""The tools that earlier releases recorded. In programs of the first, a text's scores also depend
+on the other texts of the batch; those of the second take a quarter more time."""
 TOOLS = ("onnxruntime", "paddle2onnx")
 SETTINGS: dict[str, str | int | float | bool] = {
     "activations": "a scale for each row",
