@@ -137,5 +137,6 @@ class BackendUnavailable(BackendError):
 class RunRefused(BackendError):
     """The framework raised an error in a run, and the process survived.
 
-    The tensors are at fault. They come from the server's own pipeline, or from a client.
+    Usually the tensors are at fault: those of a client, of a task's pipeline, of a self-test or of
+    a warm-up.
     """

@@ -92,7 +92,8 @@ class Instance(Generic[Request, Result]):
     that is replaced and after each opening that failed and is retried. It returns the seconds to
     wait before the next opening; there is no wait if a successor exists. `make_request(batch)`
     builds the worker's request, in a thread if the batch has more than INLINE_BYTES.
-    `on_result(run, result)` completes the jobs; if it raises, the batch counts as failed.
+    `on_result(run, result)` completes the jobs; if it raises, the run counts as failed: a single
+    job fails, several are run again one at a time.
     `on_busy(+1)` is called when the process begins to work, `on_busy(-1)` when it becomes idle.
     Above `max_resident_bytes`, a worker gets a successor: see Succession. With `prefetch`, a second
     batch may be sent while one runs. Belongs to the event loop.

@@ -219,9 +219,9 @@ def confine_calls(kind: Confinement) -> list[str]:
     programs and processes, sockets, signals to others, and changing the mode or owner of a file. It
     is a program in classic BPF, which the kernel runs before each call: see seccomp(2).
 
-    It also rejects every ioctl, with one exception: a predictor on a machine with a GPU may make
-    all but those of _IOCTLS, because the GPU may need them. For a codec it also rejects memory
-    files (memfd) and every change of processor affinity.
+    It also rejects every ioctl, with one exception: on a machine with an NVIDIA GPU, whose driver
+    may need ioctls, a predictor may make all but those of _IOCTLS. For a codec it also rejects
+    memory files (memfd) and every change of processor affinity.
 
     Returns ["seccomp"], or [] if the filter cannot be installed.
     """

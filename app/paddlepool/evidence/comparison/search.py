@@ -146,9 +146,10 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
 
 
 def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[str]) -> None:
-    """Write a configuration to the config.toml at `path`, for its default group.
+    """Write a configuration to the config.toml at `path`.
 
-    If the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
+    Count and threads are those of its default group, batch size and buckets those of the model. If
+    the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
     length for each of the `inputs`. Raises ConfigError if tomlkit is not installed, or if the file
     is missing, is invalid or would become so, or does not list the group; and OSError if it cannot
     be written.

@@ -134,7 +134,10 @@ class Replica:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the metrics of the replicas that answer in time, or this server's error reply."""
+        """Send the metrics of the replicas that answer in time.
+
+        If this replica's own server refuses the request, sends its reply instead.
+        """
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in scope["headers"]

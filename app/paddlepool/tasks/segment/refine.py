@@ -1,16 +1,16 @@
-"""Make a mask follow the picture's edges: `guided`, and `matting` for hair and fur beside them.
+"""Make a mask follow the picture's edges: `guided`, and `matting` for hair and fur at the edges.
 
 `guided` is the fast guided filter, with the colour picture as guide: the linear model
 alpha = a . colour + b is fitted in small windows of a reduced picture and applied to the full one
 (He, Sun and Tang, "Guided Image Filtering", 2013; He and Sun, "Fast Guided Filter", 2015,
 https://arxiv.org/abs/1505.00996).
 
-`matting` is closed-form matting near unsure pixels of the mask. Its solution is the alpha that is
-closest to a linear function of the colours in every window (Levin et al., "A Closed-Form Solution
-to Natural Image Matting", 2008). The matrix of this linear system, the matting Laplacian, is never
-built: its product with an alpha is a few box filters (He et al., "Fast Matting Using Large Kernel
-Matting Laplacian Matrices", 2010). To limit the time, the system is solved on a reduced picture
-with a limited number of iterations of conjugate gradients.
+`matting` is closed-form matting near unsure pixels of the mask. It solves a linear system for the
+alpha that is closest to a linear function of the colours in every window (Levin et al., "A
+Closed-Form Solution to Natural Image Matting", 2008). The system's matrix, the matting Laplacian,
+is never built: its product with an alpha is a few box filters (He et al., "Fast Matting Using Large
+Kernel Matting Laplacian Matrices", 2010). To limit the time, the system is solved on a reduced
+picture with a limited number of iterations of conjugate gradients.
 """
 
 from itertools import combinations_with_replacement
