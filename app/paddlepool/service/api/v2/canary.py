@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from paddlepool.contracts.status import CanaryStatus, TrialExample
 from paddlepool.contracts.tensors import Tensors
@@ -102,11 +101,14 @@ def _outputs(example: TrialExample) -> ExampleReply:
     )
 
 
+_REQUEST = TypeAdapter[Any](Any, config=ConfigDict(ser_json_bytes="base64"))
+
+
 def _answers(example: TrialExample) -> ExampleReply:
     payload = example.inputs
     if isinstance(payload, BaseModel):  # which would choose the form of bytes itself
         payload = payload.model_dump()
-    request = to_jsonable_python(payload, bytes_mode="base64", serialize_unknown=True)
+    request = _REQUEST.dump_python(payload, mode="json", fallback=str)
     return ExampleReply(
         agreement=example.agreement,
         request=request,
