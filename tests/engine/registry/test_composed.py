@@ -242,19 +242,23 @@ async def test_a_deadline_does_not_end_the_test_of_parts_on_demand(lazy: Bench) 
     assert samples == [1, 5]
 
 
-async def test_parts_on_demand_that_this_machine_lacks_leave_their_places(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("chosen", "next_group"), [("main", "spare"), ("spare", "main")])
+async def test_parts_on_demand_that_this_machine_lacks_leave_their_places(
+    tmp_path: Path, chosen: str, next_group: str
+) -> None:
     """As on ARM, where Paddle has no oneDNN: the first request finds it out, for both parts."""
-    bench = Bench(tmp_path, start="on_demand")
+    kept = Choice(group=chosen, by="kept", reason="measured before")
+    bench = Bench(tmp_path, start="on_demand", stored_choice=lambda _: kept)
 
     def lacking(inputs: Tensors, factory: FakeFactory) -> Tensors:
-        if not factory.specs[-1].options:
+        if bool(factory.specs[-1].options) == (chosen == "spare"):
             raise BackendUnavailable("onednn: this build of Paddle has no oneDNN")
         return doubled(inputs)
 
     for name in ("one", "two"):
         config = (tmp_path / name / "config.toml").read_text("utf-8")
         config = config.replace('default_group = "main"', 'default_group = "auto"')
-        write_config(tmp_path / name, config + "options = { here = true }\n")
+        write_config(tmp_path / name, config + "options = { of_spare = true }\n")
         bench.factory.of[name].selftest = partial(lacking, factory=bench.factory.of[name])
     await bench.registry.load_all()
     with pytest.raises(BackendError, match="cannot start"):
@@ -263,35 +267,9 @@ async def test_parts_on_demand_that_this_machine_lacks_leave_their_places(tmp_pa
     def groups() -> set[str]:
         return {model.config.default_group for model in bench.registry.served()}
 
-    await eventually(lambda: groups() == {"spare"} and bool(bench.registry.composed()))
+    await eventually(lambda: groups() == {next_group} and bool(bench.registry.composed()))
     assert (await bench.run(5)).value == ([20], (1, 1))
     await eventually(lambda: bench.leases() == AT_REST)
-    await bench.registry.close()
-
-
-async def test_a_stored_choice_that_cannot_start_on_demand_gives_way(tmp_path: Path) -> None:
-    kept = Choice(group="spare", by="kept", reason="measured before")
-    bench = Bench(tmp_path, start="on_demand", stored_choice=lambda _: kept)
-
-    def lacking(inputs: Tensors, factory: FakeFactory) -> Tensors:
-        if factory.specs[-1].options:
-            raise BackendUnavailable("this machine has no such engine")
-        return doubled(inputs)
-
-    for name in ("one", "two"):
-        config = (tmp_path / name / "config.toml").read_text("utf-8")
-        config = config.replace('default_group = "main"', 'default_group = "auto"')
-        write_config(tmp_path / name, config + "options = { here = false }\n")
-        bench.factory.of[name].selftest = partial(lacking, factory=bench.factory.of[name])
-    await bench.registry.load_all()
-    with pytest.raises(BackendError, match="cannot start"):
-        await bench.run(5)
-
-    def groups() -> set[str]:
-        return {model.config.default_group for model in bench.registry.served()}
-
-    await eventually(lambda: groups() == {"main"} and bool(bench.registry.composed()))
-    assert (await bench.run(5)).value == ([20], (1, 1))
     await bench.registry.close()
 
 
