@@ -167,11 +167,11 @@ class Settings(PluginSettings):
     """Source of the models, such as `s3://bucket/prefix`. They are copied and verified before the
     start and at each poll of the repository. Unset: the directory alone."""
     repository_poll_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
-    """Seconds between two polls of the model repository for changes. 0: only the model control
-    endpoints load models."""
+    """Seconds between two polls of the model repository for changes. 0: after the start, only the
+    model control endpoints look for changes."""
     replica: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{0,253}$")] = ""
-    """Name of this server among its replicas, in every JSON log line and in `X-Replica` of every
-    reply. Unset: log lines have the host's name."""
+    """Name of this server among its replicas, in every JSON log line and in `X-Replica` of its
+    replies. Unset: log lines have the host's name."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level of the log lines: `debug`, `info`, `warning` or `error`."""
     log_format: Literal["auto", "json", "text"] = "auto"
@@ -232,8 +232,8 @@ class Settings(PluginSettings):
     """Seconds without a request after which a group that was started on demand is stopped; the next
     request starts it again. 0: never."""
     shadow_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of answered requests that run again on the model's other instance groups, in idle
-    moments, to compare times and outputs."""
+    """Share of the requests answered by a default group that are sampled, to run again on the
+    model's other instance groups in idle moments and compare times and outputs."""
     shadow_groups: Words = ()
     """Instance groups for these runs, in every model that has them. Empty: all that are
     started."""
