@@ -144,6 +144,7 @@ def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -
     cases = {
         "query": ("/hang?timeout_ms=200", b"picture"),
         "text": ("/hang", b'{"text": "a", "parameters": {"timeout_ms": 400}}'),
+        "member": ("/hang", b'{"image": "a", "timeout_ms": 1500}'),
         "tensor": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 600000}}'),
         "default": ("/v2/models/hang/infer", b'{"inputs": [], "parameters": {"timeout": 0}}'),
     }
@@ -158,6 +159,7 @@ def test_a_replica_that_hangs_keeps_a_request_until_its_deadline(front: Front) -
         assert compressed.result().status == 200
     assert {name: status for name, (status, _) in results.items()} == dict.fromkeys(cases, 504)
     assert all(2 < seconds < 4 for _, seconds in results.values()), results
+    assert results["member"][1] > 3, results
     assert {front.logged(name)["retries"] for name in cases} == {"0"}
 
 
