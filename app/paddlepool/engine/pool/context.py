@@ -138,7 +138,10 @@ LACKING_SECONDS = 1.0
 
 
 class RestartBackoff:
-    """Counts lost workers and failed openings of a group; over 5 in a minute are a crash loop."""
+    """Counts lost workers and failed openings; more than 5 in a minute are a crash loop.
+
+    They are those of an instance group or of the codec pool.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -447,7 +447,7 @@ class Child:
         return self._status()[0].decode("ascii")
 
     def _status(self) -> list[bytes]:
-        """Return the fields of /proc/PID/stat, beginning with the state."""
+        """Return the fields of /proc/PID/stat from the state on; only X if the process is gone."""
         try:
             return os.pread(self._stat.fileno(), 512, 0).rpartition(b")")[2].split()
         except (OSError, ValueError):

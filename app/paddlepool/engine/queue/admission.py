@@ -70,10 +70,10 @@ def too_slow(needed: float, left: float, *, retry_after: float) -> Overloaded:
 
 
 def turns_ahead(waiting: Mapping[str, int], caller: str) -> int:
-    """Return how many waiting requests are served before the next one of `caller`.
+    """Return how many waiting requests are served before a new one of `caller`.
 
     `waiting` has the number of waiting requests for each caller. Callers are served in rotation: if
-    this caller has n of them, these n come first, and up to n + 1 of each other caller.
+    this caller has n of them, these n and up to n + 1 of each other caller are served before.
     """
     own = waiting.get(caller, 0)
     others = [count for name, count in waiting.items() if name != caller]

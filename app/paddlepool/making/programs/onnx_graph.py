@@ -1,4 +1,6 @@
-"""Simplifies an ONNX graph: removes an exporter's leftovers and names each node after its layer.
+"""Simplifies an ONNX graph: removes an exporter's leftovers, and names every node.
+
+A layer is named after its weight, any other node after its operator.
 
 A bias that is written as an addition after its convolution is moved into the convolution, because a
 quantiser would quantise the addition.

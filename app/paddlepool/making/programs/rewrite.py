@@ -199,7 +199,10 @@ def _row(array: NDArray[Any], number: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The convolution before a layer's input channel, its channel there, the resize between."""
+    """The origin of an input channel of a layer: channel `channel` of the convolution `producer`.
+
+    A ReLU follows the convolution, then `resize` if that is not None.
+    """
 
     producer: onnx.NodeProto
     channel: int
@@ -209,7 +212,8 @@ class Path:
 def _path(graph: Graph, layer: onnx.NodeProto, channel: int) -> Path | None:
     """Trace an input channel of `layer` back to the convolution and ReLU that compute it.
 
-    Returns None if other nodes read the value as well, or compute it.
+    Between them may be a Resize and a Concat of channels. Returns None if other nodes are between
+    them, or if other nodes (except Shape) read a result on the way or share the weights.
     """
     value, resize = layer.input[0], None
     maker = graph.maker(value)

@@ -451,7 +451,7 @@ def _warn_of_removed_key(label: str) -> None:
 def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
     """Describe all wrong keys in one line; `within` is the path of their table.
 
-    `whole` names the subject of a fault that has no key.
+    `whole` names the subject of a fault that has no key, if `within` is empty.
     """
     return "; ".join(
         f"{'.'.join(map(str, (*within, *fault['loc']))) or whole}: {fault['msg']}"

@@ -191,9 +191,10 @@ class ModelRepository:
         return frozenset(composed)
 
     def judged_with(self, name: str) -> str | None:
-        """Return the composed model with the policy "canary" of which a model is a part, or None.
+        """Return the composed model with the policy "canary" and the part `name`, or None.
 
-        That is the first by name. Raises ConfigError if `root` cannot be read.
+        If there are several, the first by name. Models whose configuration cannot be read are left
+        out. Raises ConfigError if `root` cannot be read.
         """
         for other in self.names():
             with contextlib.suppress(PaddlepoolError, OSError):  # loading it gives the reason

@@ -207,6 +207,7 @@ class ColourModel:
 SOLVED_PIXELS = 250_000
 ROUNDS = 60
 SURE = (0.05, 0.95)
+"""Values of the mask below the first number or above the second one are sure."""
 REACH = 0.012
 """How far the band extends beyond the unsure pixels, as a fraction of the longer side."""
 PRIOR = 0.003
@@ -251,8 +252,8 @@ def matted_alpha(pixels: Pixels, mask: Floats) -> Pixels:
 def unsure(level: Floats) -> Pixels:
     """Return a map (h, w): 1 in the band where alpha is solved, else 0.
 
-    The band contains what is near an unsure pixel or an edge of the mask `level` (h, w). Pixels are
-    unsure if their value is within SURE.
+    The band contains what is near an unsure pixel or an edge of the mask `level` (h, w). A pixel is
+    unsure if its value is from the first to the second number of SURE.
     """
     doubt = cv2.inRange(level, *SURE) // 255
     # A hard edge of the mask has no pixels in doubt, so its gradient is added.

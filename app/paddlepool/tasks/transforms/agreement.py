@@ -110,9 +110,10 @@ def _lines(output: NDArray[np.generic]) -> list[list[int]]:
 def answer_agreement(
     answer: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
 ) -> float:
-    """Return the share of the characters that two answers of `/ocr` both have, in `text`.
+    """Return the share of the characters that two answers of `/ocr` both have in the same order.
 
-    Lines that one of them lacks are found by the equal lines around them. 1 if both are empty.
+    The characters are those of the member `text` of each line. Equal lines are paired first, so a
+    line that one answer lacks does not shift the others. 1 if both are empty.
     """
     lines, reference = ([line["text"] for line in lines] for lines in (answer, expected))
     own: list[str] = []

@@ -38,9 +38,9 @@ class KeyRules:
     def __init__(
         self, settings: Settings, keys: Sequence[bytes], wrong_admin_keys: Callable[[str], Quota]
     ) -> None:
-        """`keys` are those of `settings` and of the key file.
+        """`keys` are the API keys of `settings` and of the key file; without any, none is needed.
 
-        Only callers with one of the settings' start_group_keys may start groups; without such keys,
+        Only callers with one of `settings.start_group_keys` may start groups; if there are none,
         every caller may. `wrong_admin_keys` returns the quota of wrong admin keys of a client, by
         its address.
         """
