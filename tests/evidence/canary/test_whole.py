@@ -262,6 +262,37 @@ async def test_a_part_that_cannot_be_read_is_tried_later(bench: WholeBench) -> N
     assert bench.status().state == "testing"
 
 
+@pytest.mark.parametrize("model", ["one", "two"])
+async def test_only_memory_of_new_parts_counts(on_trial: WholeBench, model: str) -> None:
+    for predictor in on_trial.beside.of(1, model).opened:
+        predictor.resident = on_trial.judge.max_resident_bytes + 1
+    status = await on_trial.requests(1)
+    assert (status.state, status.errors, on_trial.beside.open()) == ("testing", 0, 0)
+    assert (await on_trial.requests(39)).state == "promoted"  # in fresh processes
+    assert len(on_trial.beside.of(1, model).opened) == 2
+
+
+async def test_a_large_process_of_a_new_part_is_a_failure(on_trial: WholeBench) -> None:
+    on_trial.beside.of(2, "two").opened[0].resident = on_trial.judge.max_resident_bytes + 1
+    assert (await on_trial.requests(1)).reason.startswith("1 failure: a process of 2147 MB")
+
+
+async def test_other_parts_in_the_configuration_wait_for_a_load(bench: WholeBench) -> None:
+    bench.write(1, 2)
+    await bench.start()
+    config = bench.root / "models" / "chain" / "config.toml"
+    text = config.read_text("utf-8")
+    config.write_text(text.replace('second = "two"', 'second = "three"'), "utf-8")
+    await bench.step()
+    assert bench.status().reason.endswith(
+        "cannot be judged: its [parts] have changed since it was loaded"
+    )
+    config.write_text(text, "utf-8")
+    bench.clock.advance(RETRY_SECONDS)
+    await bench.step()
+    assert bench.status().state == "testing"
+
+
 async def test_the_task_may_have_a_measure(bench: WholeBench) -> None:
     bench.write(1, 2)
     await bench.start()
@@ -317,6 +348,51 @@ async def test_servers_that_share_a_file_swap_the_same_set(on_trial: WholeBench)
     await other.step()
     assert (other.sets(), other.status().state) == (OLD, "rejected")
     await other.stop()
+
+
+async def test_a_server_that_gets_a_promoted_part_later_serves_it(tmp_path: Path) -> None:
+    first, other = WholeBench(tmp_path / "first"), WholeBench(tmp_path / "other")
+    other.state = first.state
+    first.write(1, 2)
+    other.write(1)
+    for bench in (first, other):
+        await bench.start()
+        await bench.step()
+    first.clock.advance(1)
+    await first.control.promote("chain")
+    await other.step()
+    assert other.sets() == OLD
+    other.publish(2, model="two")
+    await other.registry.load("two", changed=[2])
+    assert other.sets() == NEW
+    for bench in (first, other):
+        await bench.stop()
+
+
+async def test_a_promoted_part_serves_once_it_is_repaired(on_trial: WholeBench) -> None:
+    await on_trial.control.promote("chain")
+    await on_trial.stop()
+    weights = on_trial.root / "models" / "two" / "2" / "inference.pdiparams"
+    content = weights.read_bytes()
+    weights.write_bytes(b"half")
+    await on_trial.start()
+    assert on_trial.sets() == OLD
+    weights.write_bytes(content)
+    await on_trial.registry.load("two", changed=[2])
+    assert on_trial.sets() == NEW
+
+
+async def test_a_faulty_configuration_lets_no_new_part_serve(on_trial: WholeBench) -> None:
+    config = on_trial.root / "models" / "chain" / "config.toml"
+    text = config.read_text("utf-8")
+    config.write_text(f"{text}[", "utf-8")
+    await on_trial.registry.load("two")
+    assert on_trial.sets() == OLD
+    await on_trial.stop()
+    await on_trial.start()
+    config.write_text(text, "utf-8")
+    await on_trial.registry.load("chain")
+    assert on_trial.sets() == OLD
 
 
 async def test_a_part_is_not_judged_for_itself(on_trial: WholeBench) -> None:

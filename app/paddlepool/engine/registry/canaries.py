@@ -81,11 +81,13 @@ class Canaries:
         """Read a composed model and its parts in these versions, and build its pipeline.
 
         No process is started. Raises as read() does, BackendError if the codec processes do not
-        start, and ConfigError also if the parts do not fit the task.
+        start, and ConfigError also if the parts do not fit the task, or are others now.
         """
 
         def read() -> tuple[ComposedFiles, dict[str, ServedModel]]:
             files = self._repository.read_composed(name, versions.version)
+            if set(files.config.parts.values()) != versions.parts.keys():
+                raise ConfigError("its [parts] have changed since it was loaded")
             models = {part: self._read(part, number) for part, number in versions.parts.items()}
             return files, {part: models[model] for part, model in files.config.parts.items()}
 
@@ -116,7 +118,7 @@ class Canaries:
                 raise ManifestError(f"{name}: no version with a manifest is published{hint}")
             config = await in_thread("repository", partial(on_disk.config, name))
             policy, serving = config.version_policy, self._promotions.serving(name)
-            whole = await in_thread("repository", partial(on_disk.judged_with, name))
+            whole = await in_thread("repository", partial(self._whole_of, name))
             if whole is not None:
                 policy, serving = PROVEN, self._promotions.serving(whole)
                 if current is None and serving is not None:
@@ -124,6 +126,21 @@ class Canaries:
             elif serving is not None:
                 current = serving.version
             return *policy.choose(published, current), bool(config.parts)
+
+    def _whole_of(self, name: str) -> str | None:
+        """Return the composed model with which a part is judged, or None.
+
+        If its config.toml cannot be read now, the part remains one that is judged.
+        """
+        whole, recorded = self._repository.judged_with(name), self._promotions.whole_of(name)
+        if whole is None and recorded is not None:
+            try:
+                self._repository.config(recorded)
+            except (ConfigError, OSError):
+                return recorded
+            except ModelNotFound:
+                return None
+        return whole
 
     async def new_parts(self, model: AnyModel | None) -> Mapping[str, int]:
         """Return the recorded versions of the parts of a composed model that do not serve.

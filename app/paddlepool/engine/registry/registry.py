@@ -118,6 +118,10 @@ class ModelRegistry(ServedModels):
     async def _load_dependents(self, name: str) -> None:
         for model in self.composed():
             if model.config.version_policy.kind == "canary" and model.uses(name, but=None):
+                if await self.canaries.new_parts(model):  # it was promoted, but could not be loaded
+                    with contextlib.suppress(PaddlepoolError, OSError):  # index() has the reason
+                        await self._load(model.name, ())
+                    continue
                 async with self._changing(model.name):
                     if model in self.composed():
                         await self.canaries.find(model.name, model)

@@ -360,7 +360,7 @@ class Judge:
             predictors.open(comparison.whole)
         except PaddlepoolError as error:
             raise Overloaded(f"the current version cannot be opened: {error.message}") from error
-        own = WholePredictor(served, predictors, self.loop)
+        own = WholePredictor(served, predictors, self.loop, current.version_set.parts.items())
         own.open()
         return own
 
@@ -425,6 +425,9 @@ class Judge:
             most = current.config.version_policy.keep_examples
             known = self.control.examples.get(trial.model, ())
             self.control.examples[trial.model] = worst(known, example, most)
+            if comparison.base.resident_bytes() > self.max_resident_bytes:
+                comparison.base.close()  # as a serving process, it is replaced by a fresh one
+                comparison.base = None
         evidence = with_point(evidence, self.wall_clock())
         comparison.trial = replace(trial, evidence=evidence)
         verdict = judge(evidence, current.config.version_policy)

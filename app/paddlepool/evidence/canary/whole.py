@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -114,6 +114,8 @@ class WholePredictor:
     model: ComposedModel
     predictors: PartPredictors
     loop: asyncio.AbstractEventLoop
+    shared: Set[tuple[str, int]] = frozenset()
+    """Parts of the other set that is compared, by model and version."""
 
     def open(self) -> None:
         """Open the predictors, and answer the sample request of the model.
@@ -171,10 +173,14 @@ class WholePredictor:
         return self.model.pipeline
 
     def resident_bytes(self) -> int:
-        """Return the memory of its largest process."""
-        return max(
-            self.predictors.of(self.model, part).resident_bytes() for part in self.model.parts
-        )
+        """Return the memory of its largest process that it does not share; 0 if it has none."""
+        own = self.model.version_set.parts.items() - self.shared
+        processes = [
+            self.predictors.of(self.model, part)
+            for part, served in self.model.parts.items()
+            if (served.name, served.version) in own
+        ]
+        return max((process.resident_bytes() for process in processes), default=0)
 
     def close(self) -> None:
         """Close the predictors, also those that it shares; the next run opens them again."""
