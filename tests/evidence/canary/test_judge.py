@@ -265,6 +265,18 @@ async def test_a_disk_that_is_full_costs_only_what_it_cannot_store(
     assert (on_trial.status().state, on_trial.served()) == ("testing", [1])
 
 
+async def test_what_a_full_disk_refused_is_written_when_there_is_room(on_trial: Bench) -> None:
+    on_trial.state.unlink()
+    on_trial.state.parent.rmdir()
+    on_trial.state.parent.write_text("a file where a directory should be")
+    await on_trial.control.promote("double")
+    on_trial.state.parent.unlink()
+    await on_trial.step()
+    await on_trial.stop(killed=True)
+    await on_trial.start()
+    assert (on_trial.status().state, on_trial.served()) == ("promoted", [2])
+
+
 async def test_a_model_that_is_unloaded_is_not_judged(on_trial: Bench) -> None:
     await on_trial.requests(3)
     await on_trial.registry.unload("double")

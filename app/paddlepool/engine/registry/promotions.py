@@ -67,6 +67,7 @@ class Promotions:
         self._file = StateFile(path, _File)
         self._follows = follows
         self._changed: set[str] = set()
+        self._written = True
         self._lock = threading.RLock()
         self._serving: dict[str, Serving] = {}
         self._trials: list[Trial] = []
@@ -79,9 +80,14 @@ class Promotions:
                 self._replace(replace(trial, state="promoted", reason="promoted before a restart"))
 
     def refresh(self) -> frozenset[str]:
-        """Read what other servers have decided; return the models changed since the last call."""
+        """Read what other servers have decided; return the models changed since the last call.
+
+        If the last write has failed, as on a full disk, writes again.
+        """
         with self._lock:
             self._merge()
+            if not self._written:
+                self._write()
             changed, self._changed = frozenset(self._changed), set()
             return changed
 
@@ -170,5 +176,5 @@ class Promotions:
 
     def _write(self) -> None:
         serving, trials = tuple(self._serving.values()), tuple(self._trials)
-        self._file.write(_File(format=1, serving=serving, trials=trials))
+        self._written = self._file.write(_File(format=1, serving=serving, trials=trials))
         self._file.changed()  # what it has just written is known

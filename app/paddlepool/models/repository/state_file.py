@@ -64,15 +64,18 @@ class StateFile(Generic[Document]):
         seen, self._seen = self._seen, status and (status.st_ino, status.st_mtime_ns)
         return self._seen != seen
 
-    def write(self, document: Document) -> None:
+    def write(self, document: Document) -> bool:
+        """Replace the file; return False if that fails and may succeed later."""
         if self._path is None:
-            return
+            return True
         text = document.model_dump_json(indent=1)
         try:
             _check_plain(self._path)
             write_atomically(self._path, f"{text}\n".encode())
         except OSError as error:
             self._warn(f"cannot be written: {error.strerror or error}")
+            return False
+        return True
 
     def _warn(self, what: str) -> None:
         if not self._warned:
