@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from paddlepool.engine.dataplane import ready
 from paddlepool.engine.registry.promotions import Serving
 from paddlepool.evidence.canary.evidence import size_of
 from paddlepool.evidence.canary.judge import PAYLOAD_BYTES, RETRY_SECONDS
-from tests.engine.chain import write_composed
+from tests.engine.chain import rewrite_manifest, write_composed
 from tests.engine.fakes import PATIENCE, Behaviour, failing
 from tests.evidence.canary.conftest import POLICY, WholeBench
 from tests.evidence.live.fakes import nudged
@@ -132,6 +133,40 @@ async def test_a_part_that_breaks_the_sample_request_is_rejected_at_once(
     await bench.step()
     assert bench.status().state == "rejected"
     assert bench.status().reason.startswith("cannot start: self-test: 4.00")
+
+
+@pytest.mark.parametrize("measure", [None, lambda answer, _: 1 / (answer - 4)])
+async def test_answers_that_cannot_be_compared_do_not_agree(
+    bench: WholeBench, measure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write(1, 2)
+    await bench.start()
+    bench.judge.agreement_of = lambda _: measure
+    await bench.step()
+    if measure is None:
+        monkeypatch.setattr(bench.pipelines[-1], "check", lambda answer, expected: {}[answer])
+    status = await bench.requests(10)
+    assert (status.state, status.agreement) == ("rejected", 0.0)
+
+
+async def test_a_check_that_fails_on_the_sample_rejects_at_once(bench: WholeBench) -> None:
+    models = bench.write(1, 2)
+    await bench.start()
+    (models / "chain" / "1" / "sample.txt").write_text("x", "utf-8")
+    rewrite_manifest(models / "chain" / "1")
+    await bench.step()
+    reason = "cannot start: self-test: the pipeline raised ValueError, see the log"
+    assert (bench.status().state, bench.status().reason) == ("rejected", reason)
+
+
+async def test_a_trial_that_waits_says_why(on_trial: WholeBench) -> None:
+    await on_trial.stop()
+    weights = on_trial.root / "models" / "two" / "2" / "inference.pdiparams"
+    weights.write_bytes(b"half")
+    await on_trial.start()
+    await on_trial.step()
+    assert on_trial.status().state == "testing"
+    assert on_trial.status().reason.startswith("chain@1 with two@2 cannot be read: two/2: ")
 
 
 async def test_new_versions_of_both_parts_are_swapped_in_one_step(bench: WholeBench) -> None:

@@ -95,6 +95,17 @@ async def test_a_part_that_dies_while_it_answers_rejects_the_set(bench: WholeBen
     assert await answers(bench) == {OLD: 100}
 
 
+async def test_a_shared_part_that_dies_says_nothing_about_the_set(bench: WholeBench) -> None:
+    bench.serving.refuse = BackendError("not yet")
+    [one] = [model for model in bench.registry.served() if model.name == "one"]
+    for serving in bench.serving.opened[:2]:  # of the current set
+        serving.die(Restart.CRASHED)
+    await eventually(lambda: not one.ready())
+    await bench.step()
+    assert bench.status().state == "testing"
+    bench.serving.refuse = None
+
+
 async def test_a_set_that_cannot_be_opened_answers_nothing(tmp_path: Path) -> None:
     bench = WholeBench(tmp_path)
     bench.write(1, policy=POLICY + "fraction = 0.25\n")

@@ -87,6 +87,8 @@ class CanaryControl:
             return CanaryStatus(model=model, reason=reason, **facts)
         served = self.registry.newest(model)
         policy = None if served is None else served.config.version_policy
+        if reason and trials[0].state == "testing":
+            facts["reason"] = reason  # the trial waits
         return replace(status_of(trials[0], policy), **facts)
 
     def examples_of(self, model: str) -> Sequence[TrialExample]:

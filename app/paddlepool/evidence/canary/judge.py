@@ -186,14 +186,14 @@ class Judge:
             return False
         hours = (self.wall_clock() - trial.since) / 3600
         if hours > current.config.version_policy.within:
-            self._decide(
-                comparison, False, f"undecided after {hours:.2g} h: {summary(trial.evidence)}"
-            )
+            reason = f"undecided after {hours:.2g} h: {summary(trial.evidence)}"
+            self._decide(comparison, False, reason)
             return True
         beside = self.registry.beside.get(canary.name)
         if beside is not None and beside.version_set == canary.version_set:
-            faults = beside.faults
-            if not beside.ready() or faults > current.config.version_policy.errors:
+            own = beside.own_parts if isinstance(beside, ComposedModel) else (beside,)
+            faults, most = beside.faults, current.config.version_policy.errors
+            if faults > most or not all(model.ready() for model in own):
                 reason = f"its processes ended while it answered requests (faults: {faults})"
                 self._decide(comparison, False, reason)
                 return True
@@ -360,8 +360,8 @@ class Judge:
             predictors.open(comparison.whole)
         except PaddlepoolError as error:
             raise Overloaded(f"the current version cannot be opened: {error.message}") from error
-        own = WholePredictor(served, predictors, self.loop, current.version_set.parts.items())
-        own.open()
+        shared = current.version_set.parts.items()
+        (own := WholePredictor(served, predictors, self.loop, shared)).open()
         return own
 
     def _open_base(self, comparison: _Comparison, current: AnyModel) -> _Side:
@@ -426,8 +426,8 @@ class Judge:
             known = self.control.examples.get(trial.model, ())
             self.control.examples[trial.model] = worst(known, example, most)
             if comparison.base.resident_bytes() > self.max_resident_bytes:
-                comparison.base.close()  # as a serving process, it is replaced by a fresh one
-                comparison.base = None
+                comparison.base.close()
+                comparison.base = None  # as a serving process, it is replaced by a fresh one
         evidence = with_point(evidence, self.wall_clock())
         comparison.trial = replace(trial, evidence=evidence)
         verdict = judge(evidence, current.config.version_policy)

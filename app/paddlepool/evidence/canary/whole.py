@@ -127,10 +127,12 @@ class WholePredictor:
             sample, expected = self.model.read_sample()
             answer = self.run(self._pipeline.payload_of(sample)).outputs
             self.model.check(answer, expected)
-        except (Overloaded, ManifestError):
+        except (Overloaded, ManifestError, Closed):
             raise
         except PaddlepoolError as error:
             raise BackendError(f"self-test: {error.message}") from error
+        except Exception as error:
+            raise BackendError(f"self-test: {_raised(self.model, error)}") from error
 
     def run(self, payload: Any) -> Timed:
         """Return the answer to a request, and the seconds of all its runs.
@@ -160,10 +162,7 @@ class WholePredictor:
         except (PaddlepoolError, Closed):
             raise
         except Exception as error:
-            log.exception("%s: the pipeline failed on a request", self.model.name)
-            raise BackendError(
-                f"the pipeline raised {type(error).__name__}, see the log"
-            ) from error
+            raise BackendError(_raised(self.model, error)) from error
         known = [seconds for seconds in context.seconds if seconds is not None]
         return Timed(answer, sum(known) if len(known) == len(context.seconds) else None)
 
@@ -187,17 +186,29 @@ class WholePredictor:
         self.predictors.close()
 
 
+def _raised(model: ComposedModel, error: Exception) -> str:
+    """Log a fault of the task's code, and return a text for people."""
+    log.error("%s: the pipeline failed on a request", model.name, exc_info=error)
+    return f"the pipeline raised {type(error).__name__}, see the log"
+
+
 def whole_agreement(
     model: ComposedModel, measure: Callable[[Any, Any], float] | None
 ) -> Callable[[Any, Any], float]:
-    """Return the `measure` of the task; without one, answers agree if the pipeline's check does."""
-    if measure is not None:
-        return measure
+    """Return the `measure` of the task; without one, answers agree if the pipeline's check does.
+
+    Answers that cannot be compared do not agree.
+    """
 
     def agreement(answer: Any, expected: Any) -> float:
         try:
+            if measure is not None:
+                return measure(answer, expected)
             model.check(answer, expected)
         except BackendError:
+            return 0.0
+        except Exception as error:
+            _raised(model, error)
             return 0.0
         return 1.0
 
