@@ -112,7 +112,7 @@ def test_errors_are_one_row_with_a_way_to_their_table(page: Page, full_server: S
     assert rows.last.locator("a[href='/docs/errors']").count() == 1
     page.goto(f"{full_server.url}/docs/errors#text_empty")
     row = page.locator("tr:target")
-    assert "There is no text, or a text has no visible character." in row.inner_text()
+    assert "There is no text, or a text has no visible character" in row.inner_text()
     assert row.evaluate("e => getComputedStyle(e).backgroundColor") != "rgba(0, 0, 0, 0)"
 
 
