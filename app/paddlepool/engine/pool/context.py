@@ -76,10 +76,10 @@ class OnDemand:
             self._started.remove(group)
 
 
-SLICE_SECONDS, PAUSE_SECONDS = 0.06, 0.03
+SLICE_SECONDS, PAUSE_SECONDS = 0.04, 0.04
 """While serving predictors need the cores, a predictor that is being opened runs for the first time
-and pauses for the second, in turns. With two thirds of a core, it is ready in seconds even if the
-server is never idle."""
+and pauses for the second, in turns. With half of a core, it is ready in seconds even if the server
+is never idle."""
 
 
 class Yielding:
