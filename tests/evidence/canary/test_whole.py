@@ -37,16 +37,6 @@ async def bench(tmp_path: Path) -> AsyncIterator[WholeBench]:
     await bench.stop()
 
 
-@pytest.fixture
-async def on_trial(bench: WholeBench) -> WholeBench:
-    """Version 2 of the part `two` is on trial."""
-    bench.write(1, 2)
-    await bench.start()
-    await bench.step()
-    assert bench.status().state == "testing"
-    return bench
-
-
 OLD, NEW = {"chain": 1, "one": 1, "two": 1}, {"chain": 1, "one": 1, "two": 2}
 
 
