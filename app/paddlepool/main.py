@@ -116,7 +116,7 @@ def create_app(
     in_use = [task for name, task in tasks.items() if name in served]
     workers = build_workers(settings, metrics, in_use)
     state = state_path(settings.state_file)
-    compiled = None if state is None else CompiledPrograms(state.with_name(FOLDER))
+    compiled = CompiledPrograms(None if state is None else state.with_name(FOLDER))
     backend = ProcessBackend(compiled=compiled)
     if registry is None:
         on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE

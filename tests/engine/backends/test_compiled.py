@@ -72,6 +72,16 @@ def test_only_programs_that_openvino_reads_as_they_are_have_a_file(
     assert programs.path(replace(spec, program="missing")) is None
 
 
+def test_a_package_that_is_absent_stores_nothing(
+    programs: CompiledPrograms, spec: PredictorSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening the predictor then says that the backend is unavailable."""
+    with monkeypatch.context() as without_packages:
+        without_packages.setattr("sys.path", [])
+        assert programs.path(spec) is None
+    assert programs.path(spec) is not None
+
+
 def test_a_damaged_file_is_not_used(programs: CompiledPrograms, spec: PredictorSpec) -> None:
     path = path_of(programs, spec)
     assert not programs.intact(path)
@@ -83,7 +93,7 @@ def test_a_damaged_file_is_not_used(programs: CompiledPrograms, spec: PredictorS
 
 def test_a_link_is_not_followed(programs: CompiledPrograms, spec: PredictorSpec) -> None:
     path = stored(programs, spec, b"a compiled program")
-    path.rename(other := programs.directory / "other")
+    path.rename(other := path.with_name("other"))
     path.symlink_to(other)
     assert not programs.intact(path)
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from paddlepool.contracts.ports import PredictorSpec
@@ -34,26 +34,29 @@ log = logging.getLogger(__name__)
 class CompiledPrograms:
     """Files of compiled programs in `directory`; the files used least recently are removed."""
 
-    directory: Path
+    directory: Path | None = None
+    """None: nothing is stored."""
 
     def path(self, spec: PredictorSpec) -> Path | None:
         """Return the file of a predictor's compiled program, which need not exist.
 
         Its name is a digest of everything that decides the result: the program, the options, the
         engine with its settings and environment, and the processor. Returns None for backends that
-        compile nothing, for programs that are converted first, and if the program cannot be read.
+        compile nothing, for programs that are converted first, and if the program cannot be read or
+        OpenVINO is not installed.
         """
-        if spec.backend != "openvino" or spec.format != "onnx":
+        if self.directory is None or spec.backend != "openvino" or spec.format != "onnx":
             return None
         name = hashlib.sha256()
         try:
+            engine = version("openvino")
             for file in (spec.directory / spec.program, Path(__file__).with_name("onnx.py")):
                 with open_plain_file(file) as stream:
                     name.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError:
+        except (OSError, PackageNotFoundError):
             return None
         switches = {key: os.environ[key] for key in os.environ if key.startswith(LIBRARY_SWITCHES)}
-        facts = [dict(spec.options), spec.threads, version("openvino"), switches]
+        facts = [dict(spec.options), spec.threads, engine, switches]
         name.update(json.dumps([facts, asdict(processor())], sort_keys=True).encode())
         return self.directory / name.hexdigest()
 
@@ -79,9 +82,9 @@ class CompiledPrograms:
         if len(program) > MAX_BYTES:
             return
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_atomically(path, hashlib.sha256(program).digest() + program)
-            files = [(file.stat().st_mtime_ns, file) for file in self.directory.iterdir()]
+            files = [(file.stat().st_mtime_ns, file) for file in path.parent.iterdir()]
             for _, file in sorted(files)[:-MAX_FILES]:
                 file.unlink()
         except OSError as error:

@@ -132,7 +132,7 @@ class ProcessBackend:
         default_factory=lambda: BACKEND_ENVIRONMENT
     )
     suspension: Suspension | None = None
-    compiled: CompiledPrograms | None = None
+    compiled: CompiledPrograms = field(default_factory=CompiledPrograms)
     held: tuple[str, ...] | None = field(default=None, init=False)
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
@@ -148,8 +148,8 @@ class ProcessBackend:
                 f"backend {spec.backend!r} is unknown, there are {', '.join(self.backends)}"
             )
         _check_program(spec)
-        stored = None if self.compiled is None else self.compiled.path(spec)
-        if self.compiled is None or stored is None or not self.compiled.intact(stored):
+        stored = self.compiled.path(spec)
+        if stored is None or not self.compiled.intact(stored):
             return self._opened(spec, target, suspension, export_to=stored)
         try:
             return self._opened(spec, target, suspension, compiled=stored)
@@ -194,7 +194,7 @@ class ProcessBackend:
                 )
                 check = partial(check_outputs, spec.outputs)
                 child = Child(target, opening, limits=limits, check=check)
-                if self.compiled is not None and export_to is not None:
+                if export_to is not None:
                     self.compiled.store(export_to, writing[0] / EXPORT)
         except errors.BackendError as error:
             if not error.library_text:
