@@ -361,9 +361,10 @@ def canary(args: argparse.Namespace) -> Iterator[list[Pair]]:
 
 @contextlib.contextmanager
 def api(args: argparse.Namespace) -> Iterator[list[Pair]]:
-    """Send requests without work to this server and to the others, and texts to all but FastAPI.
+    """Send requests without work, and texts, to this server and to the others.
 
     They answer texts with the same int8 program, with as many predictors as there are cores.
+    FastAPI checks the request and replies with constant labels.
     """
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         version = int8_version(repository := Path(directory))
@@ -373,7 +374,10 @@ def api(args: argparse.Namespace) -> Iterator[list[Pair]]:
         application = "loadtest.peer_programs.fastapi_peer:app"
         bare = [sys.executable, "-m", "uvicorn", "--no-access-log", "--port", port, application]
         fastapi = stack.enter_context(running_program(bare, port, path=LIVE))
-        compared = [("live, FastAPI", fastapi, live, live)]
+        compared = [
+            ("live, FastAPI", fastapi, live, live),
+            ("text, FastAPI", fastapi, text, text),
+        ]
         if args.before is not None:
             before = stack.enter_context(running_server(repository, checkout=args.before))
             compared += [("text", before, text, text), ("live", before, live, live)]
