@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import (
@@ -371,6 +373,26 @@ async def test_a_part_that_breaks_it_is_not_swapped(bench: Bench) -> None:
     assert (await bench.run(1)).value == ([4], (1, 1))
     assert bench.registry.find("two", 2) is None
     assert bench.leases() == AT_REST
+
+
+async def test_a_part_that_breaks_one_of_two_composed_models_leaves_no_lease(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    fork = shutil.copytree(tmp_path / "chain", tmp_path / "fork") / "1"
+    (fork / "sample.txt").write_text("5", "utf-8")
+    (fork / "answer.json").write_text("20.0", "utf-8")
+    rewrite_manifest(fork)
+    await bench.registry.load_all()
+    bench.factory.of["two"].behaviour = lambda inputs: {
+        "y": np.where(inputs["x"] == 10, inputs["x"], doubled(inputs)["y"])
+    }
+    write_double(tmp_path, 2, name="two", queue=6)
+    with pytest.raises(BackendError, match="fork@1, which uses it, fails: self-test"):
+        await bench.registry.load("two")
+    assert bench.leases() == {"chain": 0, "fork": 0, "one": 2, "two": 2}
+    assert [pipeline.closed for pipeline in bench.pipelines] == [False, False, True, True]
+    await bench.registry.close()
 
 
 async def test_a_new_choice_of_group_is_adopted_by_it(bench: Bench) -> None:

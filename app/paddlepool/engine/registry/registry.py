@@ -305,10 +305,15 @@ class ModelRegistry(ServedModels):
                 if model.name not in changes
                 and any(model.uses(name, but=part) for name, part in newest.items())
             ]
-            rebuilt = [await self._composer.rebuilt(model, newest, required) for model in outdated]
-            if self._closed:
+            rebuilt: list[ComposedModel | None] = []
+            try:
+                for model in outdated:
+                    rebuilt.append(await self._composer.rebuilt(model, newest, required))
+                if self._closed:
+                    raise ModelNotReady("the server is shutting down")
+            except BaseException:
                 await asyncio.gather(*(model.close() for model in rebuilt if model is not None))
-                raise ModelNotReady("the server is shutting down")
+                raise
             models = {**self._models}
             for name, versions in changes.items():
                 models[name] = dict(sorted(versions.items(), reverse=True))
