@@ -25,8 +25,8 @@ class Caller:
 
     `name` is "key N" for an API key, counted from 0, or the client's address (for IPv6, its
     network). It is empty if callers are not distinguished, and outside of a request. `may_start`
-    says whether a request of the caller may start an instance group that is not running. `quota` is
-    None if nothing is limited.
+    says whether the caller's requests may start instance groups other than default groups. `quota`
+    is None if nothing is limited.
     """
 
     name: str = ""

@@ -1,9 +1,8 @@
-"""All errors of Paddlepool, in domain terms.
+"""The errors that Paddlepool reports, in domain terms.
 
 `paddlepool.service.api.errors` maps these classes to HTTP status codes; this module does not depend
-on HTTP. A message states what was received, what was expected and the limit. It may repeat numbers
-of a client's input, but no text. It contains the text of a library's exception only as
-`paddlepool.contracts.sentences.sentence` returns it.
+on HTTP. A message for a client may repeat numbers of the client's input, but no text. It contains
+the text of a library's exception only as `paddlepool.contracts.sentences.sentence` returns it.
 """
 
 import re

@@ -24,9 +24,9 @@ class PredictorSpec:
     """All that a backend needs to open one predictor; sent to the child process as JSON.
 
     `program` and `params` are names of files in `directory`; `params` is None for a program without
-    parameters. `program_name` is the name of a derived program, such as "int8"; None for the
-    program from which the others are derived. `format` is "paddle" or "onnx", or None if the
-    version has no program of that name; no predictor can be opened then. `options` are those of the
+    parameters. `program_name` is the name of a derived program, such as "int8", that the instance
+    group selects; None if it selects none. `format` is "paddle" or "onnx", or None if the version
+    has no program of that name; no predictor can be opened then. `options` are those of the
     instance group. `network` has the name and options of the network class that the backend
     paddle_dygraph builds; None if the manifest names none. `batched` means that each output has one
     row for each row of the inputs.
@@ -119,7 +119,7 @@ class Worker(Protocol[Request, Result]):
     def put(self, request: Request, /) -> None:
         """Copy a request into the shared memory. At most one other request may be under way.
 
-        Raises ValueError if the request is too large.
+        Raises ValueError if the request is too large, and OSError if the memory cannot grow.
         """
 
     def send(self, request: Request, /) -> None:
@@ -164,11 +164,10 @@ class Worker(Protocol[Request, Result]):
 class Predictor(Worker[Tensors, RunResult], Protocol):
     """One loaded model that runs one batch at a time; outputs are owned by the caller.
 
-    check_timeout() raises DeadlineExceeded after the timeout; the predictor is then dead. It and
-    poll_reply() raise WorkerCrashed if the process died, stayed stopped, or was killed because its
-    reply had outputs that no run of the model returns. poll_reply() also raises RunRefused if the
-    framework rejected the batch, and ModelOutputInvalid if an output has a shape that the
-    specification excludes.
+    check_timeout() raises DeadlineExceeded after the timeout, and WorkerCrashed if the process was
+    stopped; the predictor is then dead. poll_reply() raises WorkerCrashed if the process died or
+    was killed for an invalid reply, RunRefused if the framework rejected the batch, and
+    ModelOutputInvalid if an output has a number of rows or a shape that the specification excludes.
     """
 
     def run(self, inputs: Tensors, *, timeout: float) -> Tensors:
@@ -196,7 +195,7 @@ class PredictorFactory(Protocol):
 
     Raises ConfigError and BackendError if the model or its options are rejected, WorkerCrashed if
     the process died, and OSError if the system lacked resources for it. `suspension` is a
-    `paddlepool.engine.process.suspension.Suspension`. While it is held, the process runs only in
+    `paddlepool.engine.process.suspension.Suspension`. While it is held, the process runs at most in
     short turns, until Predictor.end_suspension() is called.
     """
 
@@ -209,7 +208,8 @@ class InferResult:
 
     The job was queued at `enqueued` on the engine's clock. It waited `start_up_seconds` for its
     group to start and `queue_seconds` in the queue, then ran for `infer_seconds` in the predictor's
-    process. Its batch had `batch_rows` rows. `instance` is the predictor's number in the group.
+    process. Its batch had `batch_rows` rows. `instance` is the number of the instance in its group,
+    from 0.
     """
 
     outputs: Tensors
@@ -320,7 +320,7 @@ class ComposedPipeline(Pipeline, Protocol):
         """Return the payload for run() from the content of the sample request's file."""
 
     def answer_of(self, value: Any) -> Any:
-        """Return the value that run() returned as JSON values, the form of a stored answer."""
+        """Convert a value that run() returned to JSON values, the form of a stored answer."""
 
     def check(self, answer: Any, expected: Any) -> None:
         """Raise BackendError if `answer` differs too much from the expected one.
@@ -331,4 +331,7 @@ class ComposedPipeline(Pipeline, Protocol):
 
 
 BuildPipeline = Callable[[ServedModelInfo], Awaitable[Pipeline | None]]
-"""Returns the pipeline of a model's task, or None if the model has no task. Raises ConfigError."""
+"""Returns the pipeline of a model's task, or None if the model has no task.
+
+Raises ConfigError, ModelNotFound and OSError, and BackendError if the codec processes do not start.
+"""

@@ -104,7 +104,7 @@ def _numbers(folder: Path, *names: str) -> list[int]:
 
 
 def _named_numbers(file: Path, name: str) -> list[int]:
-    """Return the numbers that follow `name` at the start of a line; [] if no line has it."""
+    """Return the numbers that follow `name` at the start of a line; [] if there are none."""
     with contextlib.suppress(OSError):
         return [int(n) for n in re.findall(rf"^{name}\s+(\d+)", file.read_text("ascii"), re.M)]
     return []

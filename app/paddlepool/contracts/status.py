@@ -24,12 +24,12 @@ class Effect:
 class Candidate:
     """The measurements of a group that may become the default group; None means unknown.
 
-    The first group is the one that serves until the candidates are measured. `fit` means that the
-    group may replace it: it is clearly faster and accurate enough. `gain` is its throughput divided
-    by that of the first group on the same cores; `gain_low` to `gain_high` is the 99 % interval.
-    `seconds` is the duration of one run while nothing else runs, `resident_bytes` the memory of one
-    process. Differences and agreement compare its outputs with the expected outputs of the
-    version's self-test.
+    It is measured against the first group, ModelConfig.first_group. `fit` means that it may replace
+    that group: it is clearly faster and accurate enough. `gain` is its throughput divided by that
+    of the first group on the same cores; `gain_low` to `gain_high` is the 99 % interval. `seconds`
+    is the duration of one run while nothing else runs, `resident_bytes` the memory of one process.
+    Differences and agreement compare its outputs with the expected outputs of the version's
+    self-test.
     """
 
     group: str
@@ -47,15 +47,16 @@ class Candidate:
 
 ChosenBy = Literal["config", "start", "measured", "kept"]
 """How the default group was chosen. "config": config.toml names it. "start": it serves until the
-candidates are measured. "measured": it was the best of them. "kept": it was the best of them in a
-measurement before this start of the server."""
+candidates are measured. "measured": the measurement chose it. "kept": a measurement before the
+version was loaded chose it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The default group of a model version and the reason for it.
 
-    `at` is the time of the measurement, in seconds since 1970; None if nothing was measured.
+    `at` is when the measurement of the candidates ended, in seconds since 1970; None before that,
+    and without a measurement.
     """
 
     group: str
@@ -66,7 +67,7 @@ class Choice:
 
 
 CANNOT_START = "cannot start: "
-"""Prefix of the reason of a group that cannot start on this machine."""
+"""Prefix of the reason of a group that cannot start."""
 
 UNKNOWN_EFFECT = Effect(None, "not measured yet")
 
@@ -77,8 +78,8 @@ class GroupStatus:
 
     `live` of its `count` instances take batches. `queue_depth`, `queue_limit` and `inflight` are
     numbers of jobs: those that wait, the limit on these, and those that run. `resident_bytes` is
-    the memory of all its processes. `started` means that it has processes, or they are being
-    opened. `reason` says why it is not ready; it is "" if it is ready.
+    the memory of its processes in service. `started` means that Group.start() was called, and the
+    group was not stopped since. `reason` says why it is not ready; it is "" if it is ready.
     """
 
     name: str
@@ -117,7 +118,7 @@ class VersionSet(NamedTuple):
     parts: Mapping[str, int] = MappingProxyType({})
 
     def text(self, name: str, before: "VersionSet") -> str:
-        """Return `name@1`, and the parts that differ from those of `before`: ` with part@2`."""
+        """Return `name@1`, or `name@1 with part@2` if parts differ from those of `before`."""
         parts = [f"{part}@{n}" for part, n in self.parts.items() if before.parts.get(part) != n]
         return f"{name}@{self.version}" + (f" with {', '.join(parts)}" if parts else "")
 
@@ -134,7 +135,7 @@ class TrialPoint:
     """The figures of a trial after its first `compared` requests; `at` is in seconds since 1970.
 
     The interval of `agreement` is a 99 % one. `drift` is the largest difference so far. `ratio` is
-    the median ratio of run times; None means unknown.
+    the median ratio of run times, new version to current one; None if unknown.
     """
 
     compared: int
@@ -176,8 +177,8 @@ class Trial:
 
     `sha256` is the fingerprint of its files. `since` is when the trial began and `at` when it was
     decided, in seconds since 1970; `at` is None before that. `by` says who decided: the
-    measurements, or a person. `parts` and `current_parts` are the
-    versions of the parts of a composed model, by model.
+    measurements, or a person. `parts` and `current_parts` are the versions of the parts of a
+    composed model, by model.
     """
 
     model: str
@@ -206,7 +207,7 @@ class TrialExample(NamedTuple):
     """A request on which a new version differs from the current one.
 
     `outputs` are those of the new version, `expected` those of the current one. For a composed
-    model, `inputs` is the payload of its task, and the others are its answers as JSON values.
+    model, `inputs` is the payload of its task, and the outputs are its answers as JSON values.
     """
 
     agreement: float
@@ -229,14 +230,14 @@ class CanaryStatus:
     """The new version of a model and the evidence about it.
 
     `serving` is the version that answers now, `previous` the one to which `rollback` returns.
-    `version` is the new version, and `current` the one with which it is compared; values about them
-    are None, 0 or empty if unknown, or if there is no new version. The first verdict that may
-    promote it comes after about `requests` comparisons; `compared` were made. `agreement` is a
-    mean. `ratio` is the run time of the new version divided by that of `current`, from `pairs` of
-    runs. Intervals (`_low` to `_high`) have 99 % confidence. `drift` is the largest difference of
-    the outputs. `slices` are the kinds of answers with the most different rows, at most 5, in
-    falling order. `history` has the figures as the comparisons accumulated, at most 60 points.
-    `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`. Of a
+    `version` is the new version of the latest trial, and `current` the one with which it is
+    compared; values about them are None, 0 or empty if unknown, or without a trial. The first
+    verdict that may promote it comes after about `requests` comparisons; `compared` were made.
+    `agreement` is a mean. `ratio` is the run time of the new version divided by that of `current`,
+    from `pairs` of runs. Intervals (`_low` to `_high`) have 99 % confidence. `drift` is the largest
+    difference of the outputs. `slices` are the kinds of answers with the most different rows, at
+    most 5, in falling order. `history` has the figures as the comparisons accumulated, at most 60
+    points. `agreement_limit` and `ratio_limit` are the policy's `agreement` and `slower`. Of a
     composed model, each version comes with those of its parts, by model.
     """
 

@@ -19,7 +19,7 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """An input or output of a model. A size in `shape` is -1 if it is free; axis 0 is the batch."""
+    """An input or output of a model. A size in `shape` is -1 if it is free."""
 
     name: str
     dtype: str

@@ -66,8 +66,8 @@ class TrafficListener(Protocol):
     def completed(self, served: ServedModel, group: str, inputs: Tensors, outputs: Tensors) -> None:
         """Receive the tensors of one run of an answered request, which must not be changed.
 
-        Called once for a request, or once for each part of a composed model that ran. The reply to
-        a tensor request is made from the same arrays later.
+        Not called if the request ran no job; for a composed model, called once for each part that
+        ran. The reply to a tensor request is made from the same arrays later.
         """
 
     def answered(self, served: ComposedModel, payload: Any) -> None:

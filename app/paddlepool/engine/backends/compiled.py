@@ -1,8 +1,9 @@
 """Compiled programs of OpenVINO, stored between starts.
 
 A predictor without a stored program compiles its own and exports it while it is being opened,
-before it gets the first request. The server copies the export into the store. Predictors can read
-the one file that they open, and write none: a process trusts the program that it imports.
+before it gets the first request. The server copies the export into the store. Of the store, a
+predictor can read the one file that it opens, and write none: a process trusts the program that it
+imports.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CompiledPrograms:
-    """Files of compiled programs in `directory`; the files used least recently are removed."""
+    """Up to MAX_FILES compiled programs in `directory`; those used least recently are removed."""
 
     directory: Path | None = None
     """None: nothing is stored."""
@@ -41,9 +42,9 @@ class CompiledPrograms:
         """Return the file of a predictor's compiled program, which need not exist.
 
         Its name is a digest of everything that decides the result: the program, the options, the
-        engine with its settings and environment, and the processor. Returns None for backends that
-        compile nothing, for programs that are converted first, and if the program cannot be read or
-        OpenVINO is not installed.
+        threads, the engine with its settings and environment, and the processor. Returns None if
+        nothing is stored, for backends that compile nothing, for programs that are converted first,
+        and if the program cannot be read or OpenVINO is not installed.
         """
         if self.directory is None or spec.backend != "openvino" or spec.format != "onnx":
             return None
@@ -61,7 +62,7 @@ class CompiledPrograms:
         return self.directory / name.hexdigest()
 
     def intact(self, path: Path) -> bool:
-        """Whether the file exists and is as it was stored."""
+        """Whether the file exists and is as it was stored; if so, mark it as used now."""
         try:
             with open_plain_file(path) as stream:
                 expected = stream.read(DIGEST_BYTES)
@@ -73,7 +74,10 @@ class CompiledPrograms:
         return whole
 
     def store(self, path: Path, export: Path) -> None:
-        """Copy a predictor's export, if there is one, to `path`."""
+        """Copy a predictor's export to `path`, if there is one of at most MAX_BYTES.
+
+        Only logs an OSError.
+        """
         try:
             with open_plain_file(export) as stream:
                 program = stream.read(MAX_BYTES + 1)

@@ -94,9 +94,11 @@ def imported_openvino() -> Any:
 def _compiled(
     core: Any, model: Any, settings: Mapping[str, object], opening: Mapping[str, Any]
 ) -> Any:
-    """Import the file `compiled` of `opening`, or compile the model and write its file `export`.
+    """Return the model as a program that is ready to run; see paddlepool.engine.backends.compiled.
 
-    The self-test then judges the imported program, which later starts import.
+    It is imported from the file `compiled` of `opening`, if there is one, else compiled. With the
+    key `export`, it is written to that file and imported from it, so that the self-test judges the
+    program that later starts import.
     """
     if stored := opening.get("compiled"):
         program = Path(stored).read_bytes()[DIGEST_BYTES:]

@@ -43,7 +43,7 @@ REPEATING = frozenset(
         "slice", "split", "squeeze", "stack", "tile", "transpose", "unsqueeze",
     ]
 )  # fmt: skip
-"""Operators whose outputs contain only values of their first input. Legacy names may end in 2."""
+"""Operators that return values of their first input. Legacy names may end in 2."""
 
 
 @dataclass(frozen=True, slots=True)

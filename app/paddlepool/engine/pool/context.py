@@ -77,9 +77,9 @@ class OnDemand:
 
 
 SLICE_SECONDS, PAUSE_SECONDS = 0.04, 0.04
-"""While serving predictors need the cores, a predictor that is being opened runs for the first time
-and pauses for the second, in turns. With half of a core, it is ready in seconds even if the server
-is never idle."""
+"""While serving predictors need the cores, a predictor that is being opened runs for SLICE_SECONDS
+and pauses for PAUSE_SECONDS, in turns. With half of a core, it is ready in seconds even if the
+server is never idle."""
 
 
 class Yielding:

@@ -463,11 +463,11 @@ class Group:
         return predictor, times
 
     def _warm_up(self, predictor: Predictor, timed: bool) -> RunTimes:
-        """Run every shape of `warmups`; return the usual seconds of each, or [] if not `timed`.
+        """Run the shapes of `warmups`; return the usual seconds of each, or [] if not `timed`.
 
-        A shape's first run, for one shape the self-test, takes up to eight times as long as later
-        ones. If `timed`, a short first run is therefore repeated, and the second time counts.
-        Otherwise the self-test's shape is left out: a replacement or a reload is ready sooner.
+        The first run of a shape takes up to eight times as long as later ones. If `timed`, a short
+        first run is therefore repeated, and the second time counts. The shape that the self-test
+        has run already is not repeated; unless `timed`, it is left out.
         """
         tested = [array.shape for array in self.selftest.inputs.values()]
         times = []

@@ -45,7 +45,8 @@ PATIENCE = 10.0
 """A run may take this many times its usual seconds, and GRACE_SECONDS more, however short the
 deadlines in its batch are: a client with a short deadline must not cause the loss of a process."""
 IDLE_CHECK_SECONDS = 0.5
-"""How often an idle process is checked, unless it was used within that time."""
+"""Interval between checks of an idle process. It is also checked before a batch, if it was not used
+for this time."""
 ABORT_SECONDS = 0.2
 OPENING_SECONDS = 10.0
 """close_all() waits `ABORT_SECONDS` for runs in progress, and then up to `OPENING_SECONDS` for
@@ -208,7 +209,7 @@ class Instance(Generic[Request, Result]):
             return False
 
     async def _serve(self, worker: Worker[Request, Result]) -> Restart | None:
-        """Let the worker run batches until it is lost or the instance is closed; then close it.
+        """Use the worker until it is lost or the instance is closed; then close the worker.
 
         Returns why it was lost; None if the instance is closed.
         """

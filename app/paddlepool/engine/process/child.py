@@ -251,9 +251,10 @@ class Child:
         self._put = slot, self._slots[slot][0].write(arrays), size
 
     def send(self, meta: Mapping[str, Any], *, descriptors: Sequence[int] = ()) -> None:
-        """Send what was put(), without blocking. Raises ChildDied; the request then never began.
+        """Send what was put(); do not wait for the reply.
 
-        The child gets duplicates of the file `descriptors`.
+        Raises ChildDied; the request then never began. The child gets duplicates of the file
+        `descriptors`.
         """
         if not self._under_way and self._arrival.poll(0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
@@ -454,7 +455,7 @@ class Child:
             return [b"X"]
 
     def end_suspension(self) -> None:
-        """If this process has a suspension, remove it from that and lower its priority."""
+        """Remove the process from its suspension, if it has one, and lower its priority."""
         if self._suspension is not None:
             self._lower_priority()
             self._suspension.discard(self._process)

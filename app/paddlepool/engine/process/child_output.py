@@ -17,7 +17,7 @@ log = logging.getLogger("paddlepool.child")
 class OutputLogger:
     """Logs each line that one child process prints.
 
-    A record begins with the id of the process, and unprintable characters are escaped: a child can
+    A record contains the id of the process, and unprintable characters are escaped: a child can
     neither imitate another line nor control a terminal. A line is cut after `LINE_BYTES`. At most
     `BURST_LINES` are logged at once, and `LINES_PER_SECOND` on average; others are dropped, and
     their number is logged. Empty lines are ignored.

@@ -4,9 +4,9 @@ Codecs and predictors get no new privileges and can create no sockets. They cann
 inspect other processes, change the mode or owner of a file, or use a terminal. They read only code,
 libraries and information about the system; a predictor also reads its model. They write only to
 /dev/null. A predictor also writes to the devices of a GPU. If it converts its program or uses a
-GPU, its system calls are confined only once it is open; to convert, it also writes to a temporary
-directory. If the kernel lacks one of these measures, the others still apply; the parent gets the
-list of the measures in force.
+GPU, its system calls are confined only once it is open; to convert a program or export a compiled
+one, it also writes to a temporary directory. If the kernel lacks one of these measures, the others
+still apply; the parent gets the list of the measures in force.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ _SYSTEM = ("/usr", "/lib", "/lib64", "/sys", "/etc/ld.so.cache", "/etc/localtime
 _PROC = ("self", "cpuinfo", "meminfo", "stat", "version", "filesystems", "sys", "driver", "devices")
 """Entries of /proc that are not about other processes."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-"""The allowed devices. The others are disks, terminals and shared memory."""
+"""Devices that every child may read."""
 _PACKAGE = Path(__file__).parents[2]
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446

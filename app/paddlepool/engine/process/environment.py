@@ -33,7 +33,7 @@ class Limits:
 
     `address_space`, in bytes, is RLIMIT_AS, set after the target is opened. `nice` is added to the
     child's niceness when it begins to serve. `environment` is passed to child_environment(). While
-    a `suspension` is held, the child runs only in short turns, and its timeouts are paused. An
+    a `suspension` is held, the child runs at most in short turns, and its timeouts are paused. An
     `idle` child runs only on processors that no other process needs. A child with a `confinement`
     may also read below `reading` and write below `writing`. Its system calls are confined before
     its target is opened; if `starts_programs`, only afterwards, because opening the target starts

@@ -18,7 +18,7 @@ RAISED_BY_CHILDREN = {
     and issubclass(kind, errors.InputError | errors.OperatorError | errors.WorkerCrashed)
     and kind is not errors.InputError  # only its subclasses are raised
 }
-"""The errors that a child can raise, by name. None is about keys, other models or this server."""
+"""The errors that a child can raise, by name."""
 
 Check = Callable[[Mapping[str, Any], Mapping[str, Any], Tensors], None]
 """Checks a reply: receives the request's values, and the reply's values and arrays.

@@ -34,7 +34,7 @@ processes could read files there."""
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
 SLOTS = 2
-"""Maximum calls under way: one runs, the other is ready when it ends."""
+"""Maximum calls under way: one that runs, and one that begins when the first ends."""
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 

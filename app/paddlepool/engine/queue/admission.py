@@ -1,8 +1,8 @@
 """Admission control: rejects a job if the queue is full or it cannot finish before its deadline.
 
-When a job would finish is estimated from the moving averages of run times. The estimate counts the
-runs under way, and the jobs and reservations, of any caller, that are scheduled ahead of the job. A
-job for which an instance is free is admitted whatever the estimate, so that its run can correct an
+The end of a job is estimated from the moving averages of run times. The estimate counts the runs
+under way, and the jobs and reservations, of any caller, that are scheduled ahead of the job. A job
+for which an instance is free is admitted whatever the estimate, so that its run can correct an
 average that is too high.
 """
 
@@ -187,7 +187,7 @@ class Admission:
     def _wait(
         self, priority: int, key: ShapeKey | None, rows: int, caller: str, ahead: int, now: float
     ) -> float:
-        """Seconds until a job would begin, after the jobs of `ahead` reservations and of the queue.
+        """Seconds until a job begins, after running jobs, `ahead` reservations and queued jobs.
 
         `key` is its shape, None if unknown.
         """

@@ -28,8 +28,9 @@ SHORT_RUN_SECONDS = 0.1
 and another instance may be free first."""
 
 SMALL_SECONDS = 1.0
-"""For this time after a job that is not `large`, batches of `large` jobs have up to half the rows
-and are not sent to busy instances. The next such job waits for a shorter run, and for one less."""
+"""For this time after a job that is not `large`, a batch of `large` jobs has one job or up to half
+the rows, and is not sent to a busy instance. The next job that is not `large` thus waits for fewer
+and shorter runs."""
 
 
 class Consumer(Protocol):

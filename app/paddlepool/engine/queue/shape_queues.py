@@ -65,7 +65,7 @@ Virtual time counts the rows that each waiting caller has had."""
 
 
 class ShapeQueues:
-    """Queues that serve callers fairly within a priority, and each caller's jobs in order.
+    """Queues that serve callers fairly within a priority.
 
     Start-time fair queueing (Goyal, Vin and Cheng, 1996): a caller's turn comes when it has had as
     many rows as the other waiting callers. A caller with one job thus waits for one job of each
@@ -228,7 +228,7 @@ class ShapeQueues:
         return runs
 
     def runs(self, priority: int, key: ShapeKey | None, rows: int) -> float:
-        """Return the runs that a job added now and all waiting jobs of its priority need.
+        """Return how many runs a job added now and all waiting jobs of its priority need.
 
         The job has this `priority` and `rows` rows; `key` is its shape, None if unknown. It may run
         before waiting jobs of another caller, because callers are served in turn. If the number is

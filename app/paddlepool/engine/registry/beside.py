@@ -64,7 +64,7 @@ class Beside:
         self._open[model.name] = _Open(model, fraction, timer)
 
     def take(self, name: str, versions: VersionSet) -> AnyModel | None:
-        """Remove and return this version, which the caller must close; None if it is not open."""
+        """Remove and return this version, which then belongs to the caller; None if not open."""
         beside = self._open.get(name)
         if beside is None or beside.model.version_set != versions:
             return None
@@ -85,9 +85,10 @@ class Beside:
             await self.close(name)
 
     async def close_users(self, parts: Mapping[str, AnyModel | None]) -> None:
-        """Close the composed models beside that use a replaced part, but not as one of their own.
+        """Close the composed models beside that use a version which does not serve any more.
 
-        `parts` has the version that now serves in its place, or None.
+        `parts` has the version that serves now, or None, of each model that changed. A composed
+        model keeps the versions that are its `own_parts`.
         """
         for beside in tuple(self._open.values()):
             model = beside.model

@@ -80,8 +80,8 @@ class Canaries:
     async def compose(self, name: str, versions: VersionSet) -> ComposedModel:
         """Read a composed model and its parts in these versions, and build its pipeline.
 
-        No process is started. Raises as read() does, BackendError if the codec processes do not
-        start, and ConfigError also if the parts do not fit the task, or are others now.
+        No predictor is opened. Raises as read() does, BackendError if the codec processes do not
+        start, and ConfigError also if the parts do not fit the task or [parts] has changed.
         """
 
         def read() -> tuple[ComposedFiles, dict[str, ServedModel]]:
@@ -130,7 +130,7 @@ class Canaries:
     def _whole_of(self, name: str) -> str | None:
         """Return the composed model with which a part is judged, or None.
 
-        If its config.toml cannot be read now, the part remains one that is judged.
+        While that model's config.toml cannot be read, the recorded one counts.
         """
         whole, recorded = self._repository.judged_with(name), self._promotions.whole_of(name)
         if whole is None and recorded is not None:
@@ -143,9 +143,10 @@ class Canaries:
         return whole
 
     async def new_parts(self, model: AnyModel | None) -> Mapping[str, int]:
-        """Return the recorded versions of the parts of a composed model that do not serve.
+        """Return the version of each part that should serve instead of the present one.
 
-        Raises OSError.
+        It is the recorded version, or the newest one before it if that is not published any more.
+        The result is empty if `model` is not composed. Raises OSError.
         """
         if not isinstance(model, ComposedModel):
             return {}
@@ -162,8 +163,8 @@ class Canaries:
     async def read_composed(self, name: str, version: int) -> ComposedFiles:
         """Read and verify a version of a composed model.
 
-        Raises as read() does, and ConfigError if its versions are judged and those of a part are
-        judged or chosen elsewhere, too.
+        Raises as read() does, and ConfigError if the model has the policy "canary" and a part has a
+        policy of its own or belongs to another such model.
         """
 
         def read() -> ComposedFiles:
@@ -191,8 +192,8 @@ class Canaries:
     async def find(self, name: str, model: AnyModel) -> None:
         """Look for a published version newer than `model`, which serves now; all() then returns it.
 
-        Does so only for the policy "canary", and then also records that `model` serves, unless a
-        record exists. With another policy, removes the record. Raises ModelNotFound and OSError.
+        Does so only for the policy "canary", and then also records that `model` serves, unless
+        there is a record with these parts. With another policy, removes the record. Raises OSError.
         """
         self.forget(name)
         serving, own = self._promotions.serving(name), model.version_set

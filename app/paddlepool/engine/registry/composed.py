@@ -68,7 +68,7 @@ class ComposedModel(Leased):
         observer: EngineObserver,
         clock: Clock,
     ) -> None:
-        """Lease the parts. `parts` are in the order in which a request uses them."""
+        """Lease the parts. A request reserves a place in the queue of the first one."""
         super().__init__()
         self.files = files
         self.name, self.version = files.name, files.version
@@ -182,7 +182,7 @@ class ComposedModel(Leased):
             self._work[part] = moving_average(self._work.get(part), seconds)
 
     async def build(self, build_pipeline: BuildPipeline) -> None:
-        """Build the pipeline. Raises ConfigError, also if the task uses one model only."""
+        """Build the pipeline. Raises as BuildPipeline, and ConfigError for a task of one model."""
         pipeline = await build_pipeline(self.info)
         if not isinstance(pipeline, ComposedPipeline):
             raise ConfigError(f"{self.name}: the task {self.config.pipeline} uses one model only")

@@ -83,9 +83,8 @@ class Composer:
     ) -> ComposedModel | None:
         """Build a composed model again, with the versions of `instead`; see open().
 
-        `part` is None if the model `name` will not be served. If open() raises a PaddlepoolError,
-        this raises BackendError if the composed model is `required`; otherwise it adds the model to
-        `failed` and returns None.
+        If open() raises a PaddlepoolError, this raises BackendError if the composed model is
+        `required`; otherwise it adds the model to `failed` and returns None.
         """
         files = model.files
         try:

@@ -173,7 +173,7 @@ class ServedModel(Leased):
         GPU is missing is skipped; if it is the default group, BackendError is raised. Use
         `low_priority` while requests are served; opening then takes longer. Raises ConfigError or
         BackendError as soon as an instance rejects the model, BackendError if its processes keep
-        crashing, and WorkerCrashed if the version is closed meanwhile. The other instances may
+        crashing, and WorkerCrashed if the version is closed before a retry. The other instances may
         still be opening then.
         """
         groups = [
@@ -269,11 +269,11 @@ class ServedModel(Leased):
             raise
 
     def load_of(self, group: str) -> tuple[int, int, float]:
-        """Return a group's maximum number of jobs, its processes, and the seconds until it is idle.
+        """Return a group's maximum of jobs, its number of processes, and the seconds of its jobs.
 
-        The seconds are estimated from the jobs that wait or run now. A default group that starts on
-        demand is started. Raises InvalidParameter (group), ModelNotReady, and Overloaded if the
-        group may not start now.
+        These are the estimated seconds until all jobs that wait or run now have ended. A default
+        group that starts on demand is started. Raises InvalidParameter (group), ModelNotReady, and
+        Overloaded if the group may not start now.
         """
         chosen = self._group(group)
         return chosen.places, chosen.config.count, chosen.seconds_before()
@@ -322,7 +322,7 @@ class ServedModel(Leased):
 
     @property
     def running(self) -> bool:
-        """Whether the default group was started: it has processes, or they are being opened."""
+        """Whether the default group is started: see GroupStatus."""
         return self._groups[self.config.default_group].status().started
 
     async def close(self) -> None:

@@ -23,9 +23,10 @@ def promotions_path(state_file: Path | None) -> Path | None:
 
 
 class Serving(BaseModel):
-    """The version of a model that serves since `at` (seconds since 1970), and the one before it.
+    """The version of a model that serves, and the `previous` one, which a promotion has replaced.
 
-    `parts` and `previous_parts` are the versions of the parts of a composed model, by model.
+    `at` is the time of the last decision, in seconds since 1970; 0 before the first. `parts` and
+    `previous_parts` are the versions of the parts of a composed model, by model.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -51,8 +51,7 @@ log = logging.getLogger(__name__)
 class ModelRegistry(ServedModels):
     """Loads, serves and unloads model versions.
 
-    Belongs to the event loop; index(), served(), ready(), wanted(), find() and budget() may be
-    called in any thread, because the data they read is replaced or copied in one step.
+    Belongs to the event loop; ServedModels says which methods may be called in any thread.
 
     `drain_timeout`, in seconds, limits the wait for requests on an old version. `promotions` says
     which version of a model with the policy "canary" serves.
@@ -269,7 +268,7 @@ class ModelRegistry(ServedModels):
             log.info("%s: version %d is served", served.name, served.version)
 
     async def _close_unserved(self, models: Iterable[AnyModel]) -> None:
-        """Close models after a failure; one that is served has failed to retire another."""
+        """Close those of the models that are not served."""
         served = self.all_served()
         await asyncio.gather(*(model.close() for model in models if model not in served))
 
@@ -289,8 +288,8 @@ class ModelRegistry(ServedModels):
         """Serve exactly these versions of one or more models, and retire the others.
 
         Other composed models that use them are built again on the newest versions, and everything
-        is swapped in one step. If one of them fails, nothing changes, and its error is raised; or,
-        if not `required`, it is not served any more and the others are swapped. Raises
+        is swapped in one step. If one of them fails, nothing changes, and BackendError is raised;
+        or, if not `required`, it is not served any more and the others are swapped. Raises
         ModelNotReady if the registry is closed.
         """
         newest = {
@@ -415,8 +414,8 @@ class ModelRegistry(ServedModels):
         """Load every model of the repository at full speed: composed ones after all others.
 
         A model that cannot be loaded is UNAVAILABLE in index(), with its reason. Returns those that
-        could not be read because of an OSError: they may be loaded later without a change. Raises
-        ConfigError or OSError only if the repository itself cannot be read.
+        could not be read because of an OSError: a later attempt may succeed. Raises ConfigError or
+        OSError only if the repository itself cannot be read.
         """
         names = await in_thread("repository", self._repository.names)
         composed = await in_thread("repository", self._repository.composed_names)
@@ -451,10 +450,10 @@ class ModelRegistry(ServedModels):
         return False
 
     async def unload(self, name: str) -> None:
-        """Stop serving a model; returns when its requests have ended, or after `drain_timeout`.
+        """Stop serving a model, and the composed models that use it.
 
-        Composed models that use it are not served either. A model that could not be loaded is
-        forgotten. Raises ModelNotFound for any other model.
+        Waits up to `drain_timeout` for the requests of each version. A model that could not be
+        loaded is forgotten. Raises ModelNotFound for an unknown model.
         """
         if name not in self._wanted and not self._history.knows(name, None):
             raise ModelNotFound("no model of this name is served")

@@ -20,7 +20,7 @@ class ServedModels:
     """The models of a ModelRegistry, for requests and for display.
 
     lease() and acquire() belong to the event loop. The others may be called in any thread, because
-    the data they read is replaced and never changed.
+    the data they read is replaced, or copied in one step.
     """
 
     _repository: ModelRepository
