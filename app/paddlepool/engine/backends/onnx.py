@@ -113,7 +113,7 @@ def _compiled(
 
 
 def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Compile the model and return its handler; called once in the child.
+    """Compile the model, or import it compiled, and return its handler; called once in the child.
 
     Raises ConfigError for options other than OPENVINO_OPTIONS, BackendUnavailable if the package is
     missing or bfloat16 cannot be used, BackendError if OpenVINO would compute the model wrongly,

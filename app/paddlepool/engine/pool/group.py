@@ -241,7 +241,7 @@ class Group:
             )
 
     def reserve(self, *, deadline: float) -> Reservation:
-        """Hold a place in the queue for a job in preparation. Raises Overloaded, ModelNotReady."""
+        """Hold a place: Batcher.reserve() with the effects and errors of _usable()."""
         return self._usable().reserve(deadline)
 
     def seconds_before(self) -> float:

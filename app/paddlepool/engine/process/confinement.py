@@ -5,8 +5,8 @@ inspect other processes, change the mode or owner of a file, or use a terminal. 
 libraries and information about the system; a predictor also reads its model. They write only to
 /dev/null. A predictor also writes to the devices of a GPU. If it converts its program or uses a
 GPU, its system calls are confined only once it is open; to convert a program or export a compiled
-one, it also writes to a temporary directory. If the kernel lacks one of these measures, the others
-still apply; the parent gets the list of the measures in force.
+one, it also writes to a temporary directory. If the kernel lacks Landlock or seccomp, the other
+measures still apply; the parent gets the list of the measures in force.
 """
 
 import contextlib
@@ -284,7 +284,7 @@ def _by_argument(
     """Return BPF instructions that check one argument of the system call `number`.
 
     If the argument with this index, after & `mask`, is in `values`, they end the program with
-    `match`, else with `otherwise`. For other system calls, the program goes on behind them. Only
+    `match`, else with `otherwise`. For other system calls, the program continues after them. Only
     the lower half of the argument is loaded: in these calls the kernel ignores the rest.
     """
     tests = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]

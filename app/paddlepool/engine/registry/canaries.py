@@ -42,7 +42,7 @@ class Canary:
 
 
 class Canaries:
-    """The newest versions that have yet to prove themselves, by model."""
+    """The newest version of each model with the policy "canary", unless it serves."""
 
     def __init__(
         self,

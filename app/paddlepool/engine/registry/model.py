@@ -230,13 +230,13 @@ class ServedModel(Leased):
         """Queue all of the jobs, or none; return a future for the result of each.
 
         A job has at most `max_rows` rows; CheckedJob.parts() divides larger ones. `group` None
-        means the default group. The first job takes the place of the `reservation`, which then
-        ends. `deadline` is a value of the engine's clock. `priority` 0 is normal and a larger one
-        is less urgent: such a job waits until no job of higher priority waits, and is the first to
-        be dropped. With `following`, the jobs replace ended jobs of their request, so the only
-        check is that the deadline has not passed. `large` jobs, of requests with more than
-        portion() jobs, share batches only with each other; these batches are smaller while other
-        jobs arrive.
+        means the default group. A group that is not started is started. The first job takes the
+        place of the `reservation`, which then ends. `deadline` is a value of the engine's clock.
+        `priority` 0 is normal and a larger one is less urgent: such a job waits until no job of
+        higher priority waits, and is the first to be dropped. With `following`, the jobs replace
+        ended jobs of their request, so the only check is that the deadline has not passed. `large`
+        jobs, of requests with more than portion() jobs, share batches only with each other; these
+        batches are smaller while other jobs arrive.
 
         Raises InvalidParameter (group), Overloaded, DeadlineExceeded and ModelNotReady. A future
         may raise DeadlineExceeded, WorkerCrashed, BackendError, ModelOutputInvalid, ModelNotReady
@@ -259,7 +259,8 @@ class ServedModel(Leased):
     def reserve(self, *, deadline: float, group: str | None = None) -> Reservation:
         """Hold a place in a group's queue, for submit_all(), while a request is prepared.
 
-        Raises InvalidParameter (group), Overloaded and ModelNotReady.
+        A default group that starts on demand is started. Raises InvalidParameter (group),
+        Overloaded and ModelNotReady.
         """
         chosen = self._group(group)
         try:
