@@ -107,8 +107,8 @@ class Admission:
 
         Raises DeadlineExceeded if a deadline has passed, and Overloaded if the queue is full or a
         job would be late; no job is queued then. Only the deadline is checked for the first job
-        with a reservation, for urgent jobs, and with `following` for all jobs: they replace ended
-        jobs of their request. Returns the jobs of lower priority that were removed to make room.
+        with a reservation, for urgent jobs, and for jobs that replace ended jobs of their request
+        (`following`). Returns the jobs of lower priority that were removed to make room.
         """
         reserved = reservation is not None and reservation in self.reservations
         if reservation is not None:

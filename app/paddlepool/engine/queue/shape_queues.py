@@ -53,7 +53,7 @@ def moving_average(average: float | None, value: float) -> float:
 QueueKey = tuple[int, ShapeKey]
 
 MAX_CALLERS = 1024
-"""Maximum callers whose next turn is stored, or twice the number of those that wait if more."""
+"""The next turn is stored for this many callers, or for twice as many as wait if that is more."""
 
 URGENT, NORMAL = -1, 0
 """Priorities: smaller goes first. Urgent work is not counted against the limit of the queue."""

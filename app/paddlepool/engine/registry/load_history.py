@@ -71,7 +71,7 @@ class LoadHistory:
         return as_a_whole or any(key[0] == name and version in (None, key[1]) for key in known)
 
     def consider(self, name: str, versions: Iterable[int]) -> None:
-        """Set the versions that a failure of the whole model concerns; forget others' failures."""
+        """Set the versions to which a whole model's failure applies; forget failures of others."""
         considered = self._considered[name] = frozenset(versions)
         for key in [key for key in self._failures if key[0] == name]:
             if key[1] is not None and key[1] not in considered:
