@@ -48,9 +48,7 @@ def run(args: argparse.Namespace) -> int:
         for label, count, time in graph.by_kind()
     ]
     print(align_columns(rows))
-    timed = [
-        (operator.milliseconds or 0.0, n, operator) for n, operator in enumerate(graph.operators, 1)
-    ]
+    timed = [(operator.milliseconds, n, operator) for n, operator in enumerate(graph.operators, 1)]
     rows = [["place", "operator", "shape", "ms", "share"]]
     rows += [
         [str(place), operator.label, operator.size, f"{time:.3f}", f"{time / total:.1%}"]

@@ -1,1 +1,1 @@
-"""Judges a new version by the answers to live requests, before it serves."""
+"""Judges a new version by the answers to live requests, before it replaces the current one."""

@@ -176,7 +176,8 @@ class CanaryControl:
         """Do what other servers that share the file of `promotions` have decided.
 
         Loads the version that they serve, and closes the processes of a version that they rejected.
-        A failure to load is only logged.
+        A failure to load is only logged. If another replica judges, sets the `problem` of each new
+        version whose trial that replica has not begun, and clears that of the others.
         """
         served = self.registry.all_served()
         if not any(model.config.version_policy.kind == "canary" for model in served):

@@ -52,10 +52,11 @@ RETRY_SECONDS = 60.0
 """Pause after a failure that says nothing about the new version."""
 
 STORE_SECONDS = 10.0
-"""Least time between two writes of the evidence. A crash loses what came after the last one."""
+"""Least time between two writes of evidence that gives no verdict. A crash loses what came after
+the last write."""
 
 PAYLOAD_BYTES = 64 << 20
-"""A larger request is not compared."""
+"""A larger payload of a request to a composed model is not compared."""
 
 T = TypeVar("T")
 
@@ -110,8 +111,8 @@ class _Comparison:
 class Judge:
     """Compares versions; offer() is called from the event loop, all else from one thread.
 
-    At most one sample of each model waits. A new version has one process, and so has the current
-    one beside it; both are closed when the trial ends.
+    At most one sample of each model waits. The two versions run in processes that serve no request
+    and are closed when the trial ends: one for each version, or for each of its parts.
     """
 
     registry: ModelRegistry
@@ -134,8 +135,8 @@ class Judge:
         """Store a sample of an answered request; return whether that was done.
 
         A sample is the tensors of a run, or the payload of a request to a composed model. It is not
-        stored if one of the model waits already, if the model has no newer version, or if another
-        replica judges.
+        stored if one of the model waits already, if the model has no new version, if another
+        replica judges, or if it is a payload of more than PAYLOAD_BYTES.
         """
         if (
             self.control.judge
@@ -375,8 +376,8 @@ class Judge:
     ) -> None:
         """Run both versions on one sample, and judge.
 
-        A failed run of the new version, or one that needs too much memory, counts as an error. If
-        the run of the current version fails, the sample does not count.
+        A failed run of the new version, or one that needs too much memory, counts as an error. The
+        sample does not count if the current version fails, or the new one with Overloaded.
         """
         if comparison.own is None:
             self._open_own(comparison, current)

@@ -6,11 +6,11 @@ every distribution of such values. For a version that always agrees, the lower b
 binomial one.
 
 Looking at the evidence again and again would promote a bad version sooner or later. Therefore it is
-judged only at planned looks, each of which has half the risk of the one before: after a quarter and
-half of `requests` comparisons, where it may be rejected, and after `requests`, 2 * `requests`,
-4 * `requests` and so on, where it may also be promoted. The risks of promotions add up to less than
-PROMOTION_RISK. The same holds for rejections because of the agreement of all requests, and again
-for rejections because of one kind of answers.
+judged, apart from errors, only at planned looks, each of which has half the risk of the one before:
+after a quarter and half of `requests` comparisons, where it may be rejected, and after `requests`,
+2 * `requests`, 4 * `requests` and so on, where it may also be promoted. The risks of promotions add
+up to less than PROMOTION_RISK. The same holds for rejections because of the agreement of all
+requests, and again for rejections because of one kind of answers.
 """
 
 import math
@@ -39,14 +39,14 @@ from paddlepool.models.repository.config import PROMOTION_RISK, CanaryPolicy
 EARLY_LOOKS = 2
 SHOWN_SLICES = 5
 MAX_POINTS = 60
-"""Points of a trial's history."""
+"""Maximum points of a trial's history."""
 STEPS = 50
 """Steps of a bisection; its result is then exact to 15 digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether to promote a version (True) or reject it (False). None: undecided, no `reason`."""
+    """Whether to promote a version (True) or reject it (False); None and no `reason`: undecided."""
 
     promote: bool | None
     reason: str
@@ -65,7 +65,7 @@ def lower_bound(mean: float, count: int, risk: float) -> float:
 
 
 def upper_bound(mean: float, count: int, risk: float) -> float:
-    """Return the upper confidence bound of an expected value, as lower_bound() the lower one."""
+    """Return the upper confidence bound of an expected value; see lower_bound()."""
     return _bound(mean, count, risk, end=1.0)
 
 

@@ -49,7 +49,7 @@ class PartPredictors:
     _open: dict[tuple[str, int], ShadowPredictor] = field(default_factory=dict, init=False)
 
     def open(self, model: ComposedModel) -> None:
-        """Open those of a set that are not open. Raises as ShadowPredictors.open() does."""
+        """Open the predictors of a set that are not open. Raises as ShadowPredictors.open()."""
         for part in model.parts.values():
             if (part.name, part.version) not in self._open:
                 groups = self.groups[part.name], part.config.default_group
@@ -120,7 +120,8 @@ class WholePredictor:
     def open(self) -> None:
         """Open the predictors, and answer the sample request of the model.
 
-        Raises as ShadowPredictors.open() does, BackendError for a wrong answer, and ManifestError.
+        Raises as ShadowPredictors.open() does, BackendError for a wrong answer, ManifestError, and
+        Overloaded if a failure says nothing about the model.
         """
         self.predictors.open(self.model)
         try:
@@ -195,9 +196,10 @@ def _raised(model: ComposedModel, error: Exception) -> str:
 def whole_agreement(
     model: ComposedModel, measure: Callable[[Any, Any], float] | None
 ) -> Callable[[Any, Any], float]:
-    """Return the `measure` of the task; without one, answers agree if the pipeline's check does.
+    """Return a function that measures the agreement of two answers, from 0 to 1.
 
-    Answers that cannot be compared do not agree.
+    It is the task's `measure`. Without one, answers agree if they pass the pipeline's check. The
+    agreement of answers that cannot be compared is 0.
     """
 
     def agreement(answer: Any, expected: Any) -> float:

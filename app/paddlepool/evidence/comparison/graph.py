@@ -24,14 +24,14 @@ class Operator:
 
     `sources` are the indices, in Graph.operators, of the operators whose results it reads. `shape`
     is that of its first output, -1 for a free axis. `milliseconds` is its median time over several
-    runs, None if it was not timed.
+    runs.
     """
 
     name: str
     fused: tuple[str, ...]
     sources: tuple[int, ...]
     shape: tuple[int, ...]
-    milliseconds: float | None
+    milliseconds: float
 
     @property
     def label(self) -> str:
@@ -46,8 +46,8 @@ class Operator:
 class Graph:
     """A profiled graph, its operators in the order they run.
 
-    `before` is the number of exported operators. `added` contains the name and milliseconds of each
-    operator that the executor added.
+    `before` is the number of operators of the exported program, without constants. `added` contains
+    the name and milliseconds of each operator that the executor added.
     """
 
     model: str
@@ -59,14 +59,14 @@ class Graph:
 
     @property
     def milliseconds(self) -> float:
-        own = sum(operator.milliseconds or 0.0 for operator in self.operators)
+        own = sum(operator.milliseconds for operator in self.operators)
         return own + sum(time for _, time in self.added)
 
     def by_kind(self) -> list[tuple[str, int, float]]:
         """Return label, count and total milliseconds of each kind of operator, slowest first."""
         times: defaultdict[str, list[float]] = defaultdict(list)
         for operator in self.operators:
-            times[operator.label].append(operator.milliseconds or 0.0)
+            times[operator.label].append(operator.milliseconds)
         for name, time in self.added:
             times[f"{name.rpartition('.')[2]} (added by the executor)"].append(time)
         kinds = [(label, len(several), sum(several)) for label, several in times.items()]
@@ -118,7 +118,7 @@ def draw(graph: Graph) -> str:
     operators = graph.operators
     kinds = [label for label, _, _ in graph.by_kind()]
     colour = {label: COLOURS[min(place, len(COLOURS) - 1)] for place, label in enumerate(kinds)}
-    longest = max((operator.milliseconds or 0.0 for operator in operators), default=0.0) or 1.0
+    longest = max((operator.milliseconds for operator in operators), default=0.0) or 1.0
     width, height = ARCS + LABEL + BAR + 90, TOP + ROW * len(operators) + 30
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
@@ -136,7 +136,7 @@ def draw(graph: Graph) -> str:
         for source in operator.sources
     ]
     parts += [
-        _row(place, operator, colour[operator.label], (operator.milliseconds or 0.0) / longest)
+        _row(place, operator, colour[operator.label], operator.milliseconds / longest)
         for place, operator in enumerate(operators)
     ]
     return "\n".join([*parts, "</svg>", ""])
@@ -162,7 +162,7 @@ def _arc(source: int, target: int) -> str:
 
 def _row(place: int, operator: Operator, colour: str, share: float) -> str:
     y, middle = TOP + ROW * place, _middle(place)
-    time = "not timed" if operator.milliseconds is None else f"{operator.milliseconds:.3g} ms"
+    time = f"{operator.milliseconds:.3g} ms"
     bar = ARCS + LABEL
     return (
         f"<g><title>{place + 1}. {escape(operator.name)} {operator.size}: {time}</title>"

@@ -134,8 +134,8 @@ def measure_single(
 ) -> dict[str, Runs]:
     """Run each group `requests` times, one run at a time, cycling through the samples.
 
-    `warm_up` runs first; it defaults to all samples. Calls `tick` after each run. Returns the runs
-    by group. Raises the errors of Predictor.run().
+    `warm_up` runs first, untimed; it defaults to all samples. Calls `tick` after each timed run.
+    Returns the timed runs by group. Raises the errors of Predictor.run().
     """
     for predictor in predictors.values():
         for _, inputs in samples if warm_up is None else warm_up:

@@ -21,7 +21,7 @@ def check_plot(file: Path) -> None:
 def plot_comparison(comparison: Comparison, file: Path) -> None:
     """Plot each group's time of a single request and, if measured, its rate with all cores busy.
 
-    Writes `file`. Raises ConfigError if matplotlib is not installed.
+    Raises ConfigError if matplotlib is not installed, and OSError if `file` cannot be written.
     """
     times = [group.p50_seconds for group in comparison.groups]
     tails = [max(0.0, group.p95_seconds - group.p50_seconds) for group in comparison.groups]

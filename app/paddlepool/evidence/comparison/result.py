@@ -71,10 +71,10 @@ class GroupResult:
 class Comparison:
     """All results of one `paddlepool compare`.
 
-    `refused` (groups that cannot run) and `not_busy` (groups that were not measured on all cores)
-    map groups to reasons. `weights_sha256` is the digest of the params file, or of the program; it
-    identifies the weights even if a version number is used again. `default_group` is the reference
-    of all differences and of times_as_fast().
+    `refused` (groups that cannot run) and `not_busy` (groups that could not be measured on all
+    cores) map groups to reasons. `weights_sha256` is the digest of the params file, or of the
+    program without such a file; it identifies the weights even if a version number is used again.
+    `default_group` is the reference of all differences and of times_as_fast().
     """
 
     model: str
@@ -143,10 +143,9 @@ def compare(
     """Measure `groups`, or all groups if empty, alone and, if `concurrent`, with every core busy.
 
     They are compared with the default group, or with the first of `groups` if the default group is
-    not among them. Samples are padded as requests are. Raises ConfigError for unknown groups and as
-    choose_samples() does, InvalidTensor if a sample exceeds the `max` of a ragged axis,
-    BackendError if the group to compare with cannot be opened, and the errors of
-    ModelFiles.selftest(), open_groups() and a run.
+    not among them. Samples are padded as requests are. Raises ConfigError for unknown groups,
+    BackendError if the group to compare with cannot be opened, and the errors of choose_samples(),
+    RaggedAxes() and its pad(), ModelFiles.selftest(), open_groups() and a run.
     """
     config = files.config
     known = [group.name for group in config.instance_group]
@@ -300,12 +299,12 @@ class Recommendation:
 def recommend(
     comparison: Comparison, config: ModelConfig, *, p95_seconds: float | None = None
 ) -> Recommendation:
-    """Recommend the group that the server's `auto` would choose on the same figures; see best_of().
+    """Recommend the default group, or another one by the rules of best_of().
 
-    Groups are compared by Comparison.times_as_fast(). A group is rejected if its 95th percentile,
+    Groups are compared by Comparison.times_as_fast(). Another group must be more than GAIN times as
+    fast as the default group, unless that is rejected. A group is rejected if its 95th percentile,
     with all cores busy where that was measured, is above `p95_seconds`. Groups other than the
-    default one are also rejected if they exceed their budget or set candidate = false. If the
-    default group is rejected, the others need not be faster than it.
+    default one are also rejected if they exceed their budget or set candidate = false.
     """
     results = {group.group: group for group in comparison.groups}
     default = results[comparison.default_group]

@@ -45,7 +45,7 @@ BATCHES = (2, 4, 8)
 class Configuration:
     """`count` predictors of `threads` threads, with batches of up to `batch` rows.
 
-    `buckets` are the lengths to which texts are padded, ascending; empty for models without them.
+    `buckets` are the lengths to which texts are padded, ascending; empty if config.toml has none.
     """
 
     batch: int
@@ -148,11 +148,11 @@ def explain(chosen: Outcome, outcomes: Sequence[Outcome], *, p95_seconds: float)
 def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[str]) -> None:
     """Write a configuration to the config.toml at `path`.
 
-    Count and threads are those of its default group, batch size and buckets those of the model. If
+    Its default group gets the count and the threads, the model the batch size and the buckets. If
     the buckets change, the warm-ups are replaced: each bucket gets one, with one row of its
     length for each of the `inputs`. Raises ConfigError if tomlkit is not installed, or if the file
     is missing, is invalid or would become so, or does not list the group; and OSError if it cannot
-    be written.
+    be read or written.
     """
     config = load_config(path)
     with _edited(path) as document:

@@ -175,8 +175,7 @@ MAX_ROUNDS = 72
 """More than MAX_PAIRS, because pairs with an interrupted run do not count."""
 
 RETRY_SECONDS = 600.0
-"""Pause before a group is measured again, after its runs failed or were noisy, or after its process
-crashed for the first time."""
+"""Pause before a group without a final result is measured again."""
 
 NOTHING_TO_COMPARE = Effect(None, "it is the reference of the other groups, and names no base")
 
@@ -288,7 +287,7 @@ class VersionJudge(Protocol):
 class Background:
     """The background thread, and the TrafficListener that makes it pause during requests.
 
-    began(), ended() and completed() are called from the event loop.
+    began(), ended(), completed() and answered() are called from the event loop.
     """
 
     idle_gate: IdleGate
@@ -359,8 +358,8 @@ class Background:
 def warn_of_unknown_groups(names: Collection[str], configs: Iterable[ModelConfig]) -> None:
     """Log a warning for each of `names` that is no group on which requests can be replayed.
 
-    Such a name is a typo, or its model is not published yet. Requests can be replayed on a default
-    group only if the server chooses the default group, because another may then take its place.
+    Such a name may be a typo, or its model may not be published yet. Requests can be replayed on a
+    default group only if the server chooses it, because another may then take its place.
     """
     known = {
         group.name

@@ -68,7 +68,8 @@ class _Search:
     """Results for one model version's candidates, and the candidates still to be tried.
 
     The results of `undecided` candidates are not final. `rounds` is how often these may still be
-    measured again after a choice. `process_bytes` is the largest process in service so far.
+    measured again after a choice. `process_bytes` is the memory of the largest process in service
+    so far.
     """
 
     waiting: list[str]

@@ -161,7 +161,10 @@ class ShadowPredictors:
     idle_gate: IdleGate
 
     def open(self, served: ServedModel, group: str) -> ShadowPredictor:
-        """Wait until idle, then open. Raises Closed and the errors of ServedModel.open_shadow."""
+        """Wait until idle, then open a predictor.
+
+        Raises Closed and the errors of ServedModel.open_shadow().
+        """
         self.idle_gate.wait()
         try:
             predictor = served.open_shadow(group, self.open_predictor)
@@ -171,7 +174,7 @@ class ShadowPredictors:
         return ShadowPredictor(predictor, self.idle_gate)
 
     def open_first(self, served: ServedModel, *groups: str) -> tuple[ShadowPredictor, str]:
-        """Open the first of these groups that can start; return it with the group's name.
+        """Open a predictor of the first of these groups that can start; return it and the group.
 
         Raises as open() does. If a process has died, another group is not tried.
         """

@@ -63,7 +63,10 @@ class EvaluationPredictor:
     outputs: list[Tensors] = field(default_factory=list, init=False)
 
     def run(self, jobs: Sequence[Tensors], *, what: str) -> list[Tensors]:
-        """Run one-row jobs, those of equal shape in batches; return their outputs in order."""
+        """Run one-row jobs, those of equal shape in batches; return their outputs in order.
+
+        Raises the errors of Predictor.run().
+        """
         alike: defaultdict[Any, list[int]] = defaultdict(list)
         for number, job in enumerate(jobs):
             alike[shape_key(job)].append(number)
@@ -119,7 +122,7 @@ def read_bytes(path: Path) -> bytes:
 def read_jsonl(path: Path, *, keys: tuple[str, ...]) -> list[Mapping[str, Any]]:
     """Read one JSON object per line, each with text under all `keys`; empty lines are skipped.
 
-    Raises ConfigError if the file cannot be read, has another line or no object.
+    Raises ConfigError if the file cannot be read, contains any other line, or has no object.
     """
     rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(read_bytes(path).split(b"\n"), 1):

@@ -14,7 +14,7 @@ from paddlepool.models.repository.files import write_atomically
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Figures of one instance group.
+    """Figures of one instance group, or of a composed model with one group for each part.
 
     `fingerprint` is the sha256 of the version or, for an official release, of the released file.
     """
@@ -118,7 +118,7 @@ def write_card(path: Path, report: Report) -> None:
 
     If the card has none, the new figures follow the last ones of another version, or else the
     heading "Measured quality", which is added if missing. Raises ConfigError as read_card() does,
-    and also if the report covers only part of the data; and OSError if the card cannot be written.
+    and also if the report has a `limit`; and OSError if the card cannot be written.
     """
     if report.limit is not None:
         raise ConfigError("figures of a part of the data (--limit) do not belong in a card")

@@ -105,9 +105,9 @@ def measure_model(
 ) -> Report:
     """Run the task's data through one predictor of the default group, after its self-test.
 
-    With `group`, report the figures of that group and their differences from the default group's.
-    `limit` is only reported: it is the limit with which `task` has read its data. Raises
-    ManifestError, and the errors of SelfTest.opened() and Predictor.run().
+    With `group`, which must exist, report the figures of that group and their differences from the
+    default group's. `limit` is only reported: it is the limit with which `task` has read its
+    data. Raises ManifestError, and the errors of SelfTest.opened() and Predictor.run().
     """
 
     def run(name: str) -> tuple[ports.Findings, list[Tensors]]:

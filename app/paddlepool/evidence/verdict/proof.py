@@ -1,11 +1,12 @@
 """Decides whether a configuration takes effect, and which of several is best.
 
 Paddle's switches can report "enabled" and change nothing, so verdicts rest on measurements. A group
-is *effective* if its outputs or its times differ from those of its base. Times differ if the whole
-interval of their ratio is more than 5 % away from 1 and their medians are at least MINIMAL_SECONDS
-apart. A group is *ineffective* if its outputs are bitwise equal and its times differ by no more
-than noise. Otherwise it is *unproven*, for example if there are too few runs, if they are too
-noisy, or if outputs vary from run to run.
+is *effective* if its outputs or its times differ from those of its base. Outputs that vary from run
+to run prove no difference. Times differ if the whole interval of their ratio is above
+MINIMAL_EFFECT or below 1 / MINIMAL_EFFECT, and their medians are at least MINIMAL_SECONDS apart. A
+group is *ineffective* if its outputs are bitwise equal and the difference of times is too small to
+matter or no larger than noise. Otherwise it is *unproven*, for example if there are too few runs,
+or if they are too noisy.
 """
 
 import math
@@ -84,7 +85,7 @@ def interleave(
 
 
 MIN_PAIRS = 8
-"""Fewer pairs cannot prove an effect at 99 % confidence.
+"""Fewer pairs cannot prove an effect on times at 99 % confidence.
 
 Without an effect, one group is faster in all 8 pairs with a probability of 2 / 2**8 = 0.8 %.
 """
@@ -107,7 +108,8 @@ SEED = 20
 class Verdict:
     """Whether a group is effective: True or False once that is proven, else None.
 
-    `ratio` is the group's time divided by its base's; `low` to `high` is its 99 % interval.
+    `ratio` is the group's time divided by its base's, NaN without a pair of runs; `low` to `high`
+    is its 99 % interval.
     """
 
     effective: bool | None
@@ -176,7 +178,8 @@ def bitwise_equal(outputs: Tensors, expected: Tensors) -> bool:
 
 
 GAIN = 1.10
-"""A candidate is worth a change only if the whole interval of its gain is above this factor."""
+"""A candidate is worth a change only if its gain is above this factor, and so is the whole interval
+of the gain, if one was measured."""
 
 EQUAL = 1.05
 """Candidates within this factor of the best count as equally fast."""
