@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 INTERVAL_SECONDS = 10.0
 INTERVALS = 360
-"""Intervals of one hour; older ones are dropped."""
+"""Number of intervals in an hour."""
 
 
 def geometric(first: float, last: float, steps: int) -> tuple[float, ...]:

@@ -32,7 +32,7 @@ class HistogramFamily(Collector):
     """All series of one histogram; a series with labels appears with its first observation.
 
     It may be used in any thread. prometheus_client's own Histogram tests its buckets one by one and
-    takes two locks for each value, and a request for one text records six values.
+    takes two locks for each value.
     """
 
     def __init__(
@@ -247,9 +247,10 @@ class Metrics:
     routes and models; reasons are members of enumerations. Any other value is counted as
     `unmatched`, `unknown` or `OTHER`.
 
-    A series appears with its first event. Only the lag of the event loop and the counters that
-    alerts and dashboards compare with zero exist before: those of rejections and codec restarts
-    from the start, those of a model's rejections, restarts and shadowed requests once it is known.
+    A series of a histogram or counter appears with its first event. Only the lag of the event loop
+    and the counters that alerts and dashboards compare with zero exist before: those of rejections
+    and codec restarts from the start, those of a model's rejections, restarts and shadowed requests
+    once it is known.
     """
 
     def __init__(self, *, build: Mapping[str, str], memory_limit: int = 0) -> None:

@@ -4,8 +4,8 @@ Spans go to an OTLP collector over HTTP, as the standard OTEL_* variables config
 
 Tracing reads no clock between stages: it computes their starts and ends from their durations. Of
 the stages before the queue, the last one ends at the moment when the jobs are queued. Of those
-after the run, the last one ends at the moment when the stages are reported. Spans are made when
-the reply has been sent, and a thread exports them.
+after the run, the last one ends at the moment when the stages are reported. The spans of stages are
+made when the reply has been sent. A thread exports all spans.
 """
 
 from __future__ import annotations

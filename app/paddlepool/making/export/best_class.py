@@ -25,9 +25,9 @@ MOST_PARTS = 256
 def reduce_to_best_class(directory: Path, program: str) -> None:
     """Change a program (.json) whose only output is scores of classes, in a child process.
 
-    Scores (lines, steps, classes) become two outputs (lines, steps): the best class as int32, and
-    its score. A program with other outputs is left alone. Raises ExportError if Paddle cannot load
-    or change the program.
+    An output of three axes, if it is the only one, is taken for scores (lines, steps, classes). Two
+    outputs (lines, steps) replace it: the best class as int32, and its score. Other programs are
+    left alone. Raises ExportError if Paddle cannot load or change the program.
     """
     environment = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore"}
     try:

@@ -100,8 +100,8 @@ def read_recipe(network: str, path: Path) -> Recipe:
     """Read the weights at `path` and return the recipe for `network`.
 
     `network` is `u2netp`, `u2net`, `bert` or `mnist`. `path` is a file; for `bert`, it is a
-    directory. Raises ExportError if it cannot be read or is of another kind of network. Only
-    export_version() compares the names and shapes of all weights with the network's.
+    directory. Raises ExportError if the weights cannot be read or converted. Only export_version()
+    compares all their names and shapes with the network's.
     """
     if network in ("u2netp", "u2net"):
         return _u2net(network, path)
@@ -262,8 +262,8 @@ def export_version(
 
     `store` is explained at save_program(). If `version` is None, the new version gets the next
     number. A model without a config.toml gets that of its recipe. Raises ExportError for a wrong
-    name or an existing version, for weights that do not fit the network, and for a program that
-    fails its tests. A failure leaves no incomplete version that a server could find.
+    name or an existing version, for weights that do not fit the network or `store`, and for a
+    program that fails its tests. A failure leaves no incomplete version that a server could find.
     """
     if not MODEL_NAME.fullmatch(name):
         raise ExportError(f"model name {name!r} must match {MODEL_NAME.pattern}")

@@ -73,13 +73,15 @@ def seal(
     weights are recorded in the manifest.
 
     If there is no config.toml, writes one for this `usage`, as config_text() says; the measure of
-    `agreement_of` judges groups of a lower precision on real inputs. Then writes selftest.npz.
-    Writes manifest.json last, because that makes the version visible to servers. If writing one of
-    these files fails, removes what it has written.
+    `agreement_of` judges groups of a lower precision on real inputs. Shapes of `usage.warmup` that
+    do not fit the program are left out. Then writes selftest.npz. Writes manifest.json last,
+    because that makes the version visible to servers. If writing one of these files fails, removes
+    what it has written.
 
     Raises ExportError, before it writes a file, if the program cannot be read or served, or as
-    read_folder(), run_trial(), check_usual() or check_configured() does. Raises ConfigError for an
-    invalid config.toml, and for `real_inputs`, `shapes` or [[warmup]] that do not fit the program.
+    read_folder(), run_trial(), own_onnx(), check_usual() or check_configured() does. Raises
+    ConfigError for an invalid config.toml, and for `real_inputs`, `shapes` or [[warmup]] that do
+    not fit the program.
     """
     folder = read_folder(directory)
     program, params = folder.program, folder.params

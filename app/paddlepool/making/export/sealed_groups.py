@@ -1,4 +1,4 @@
-"""Finds the instance groups that run a sealed program correctly, and writes its config.toml."""
+"""Finds the instance groups that run a sealed program correctly, and composes its config.toml."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -80,7 +80,7 @@ def check_usual(
 ) -> tuple[GroupOnTrial, ...]:
     """Try each of PADDLE_GROUPS or ONNX_GROUPS on all cases of the self-test; return the results.
 
-    Raises ExportError if the group of REFERENCES among them fails.
+    Raises ExportError if the group that computed the expected outputs (REFERENCES) fails.
     """
     usual = PADDLE_GROUPS if spec.format == "paddle" else ONNX_GROUPS
     tried = tuple(

@@ -39,8 +39,9 @@ TOLERANCE = 1e-3
 times the difference between two kernels that compute the same."""
 
 FIRST_CASE_BYTES, CASE_BYTES = 32 << 20, 8 << 20
-"""Maximum bytes of the inputs and outputs of the first case, and of a further one whose sizes are
-chosen here. The cases are stored in the version."""
+"""Maximum bytes of the inputs and outputs of a case whose sizes are chosen here: FIRST_CASE_BYTES
+of the first case and of a batch of two rows, CASE_BYTES of any other. A version stores
+its cases."""
 
 IMPOSSIBLE = 1_000_000_000
 """A token id beyond every vocabulary."""
@@ -53,7 +54,8 @@ HUNDREDS = 1000
 finite, with the end in WIDE."""
 
 FEW, MANY = 1, 16
-"""Sizes of a free first axis in the first case: if it is a batch axis, and if it is not."""
+"""Sizes of a free first axis in the first case: MANY if the first axis is no batch axis and the
+inputs are no pictures, else FEW."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +87,9 @@ def run_trial(
 
     The first cases come from one source, the first of these that has any inputs or shapes:
     `real_inputs`; `shapes`; the largest and the smallest [[warmup]] of `config`; an inference.yml
-    beside the program. Without any, the first case is of a realistic size. Further cases follow if
-    the program accepts them: two rows of odd sizes and, if it has free sizes, of a second size.
+    beside the program. Without any, or if the program refuses the shapes of inference.yml, the
+    first case is of a realistic size. Further cases follow if the program accepts them: two rows of
+    odd sizes and, if it has free sizes, of a second size.
 
     Raises ExportError if the program cannot be opened, accepts no shape, refuses one of
     `real_inputs`, `shapes` or [[warmup]], or returns an output that is not finite, is too large,

@@ -23,7 +23,7 @@ INFERENCE_YML = "inference.yml"
 
 LARGEST = 8.0
 SPREAD = 2.5
-"""Standard deviation of floating-point inputs; nearly all are below LARGEST in size."""
+"""Standard deviation of floating-point inputs of both signs; LARGEST is their largest size."""
 
 REALISTIC: Mapping[bool, tuple[Sizes, ...]] = {
     True: ((320, 480), (320, 320), (224, 224)),
@@ -135,8 +135,8 @@ def values(
     """Return random arrays of these shapes, by the input's name; equal seeds give equal values.
 
     Floating-point numbers are from 0 to 1 or, if `both_signs`, have a normal distribution that is
-    cut off at LARGEST in size. Integers are from 0 to below `below[name]`, and the last element is
-    the largest of these.
+    cut off at LARGEST in size. Integers are at least 0 and less than `below[name]`, and the last
+    element is the largest of these.
     """
     random = np.random.default_rng(seed)
     arrays = {}

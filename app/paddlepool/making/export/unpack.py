@@ -73,10 +73,10 @@ def unpack(
     """Unpack the regular files of a .zip, .whl or .tar file, compressed or not.
 
     They go into a new `folder`. Links and devices of a .tar are left out; a link in a .zip becomes
-    a file with the name of its target. Nothing is written outside of `folder`: a name that leads
-    out of it loses its `..` in a .zip, and in a .tar it is an error.
-    Raises ConfigError for such a .tar, and if the archive is damaged or unpacks to more than the
-    limits. Files that were unpacked before an error stay.
+    a text file that contains its target. Nothing is written outside of `folder`: a name that leads
+    out of it loses its `..` in a .zip, and is an error in a .tar. Raises ConfigError for such a
+    .tar, and if the archive is damaged or unpacks to more than the limits. Files that were unpacked
+    before an error stay.
     """
     folder.mkdir()
     left_bytes, left_files = most_bytes, most_files

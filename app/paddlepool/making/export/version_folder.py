@@ -32,8 +32,8 @@ def read_folder(directory: Path) -> VersionFolder:
     """Find the only program of a directory MODEL/VERSION.
 
     An ONNX file beside a Paddle program does not count as a second one. Raises ExportError if the
-    directory is missing or has another name, is sealed already, contains a link, or has no program
-    or several.
+    directory is missing or has another name, is sealed already, has no program or several, or has a
+    link or special file that something would open.
     """
     where = f"{directory.parent.name}/{directory.name}"
     if not (

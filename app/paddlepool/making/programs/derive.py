@@ -82,7 +82,7 @@ def missing_packages() -> list[str]:
 def named_graph(files: ModelFiles) -> onnx.ModelProto:
     """Return a version's reference program as a simplified() ONNX graph of OPSET or later.
 
-    Raises BackendError or ExportError if it cannot be converted.
+    Raises BackendError or ExportError if it cannot be converted, and OSError if it cannot be read.
     """
     reference = files.manifest.reference
     opening = {
@@ -111,8 +111,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
     """Return the version's int8 program, or None if making it needs calibration data.
 
     It needs none for TRANSFORMERS, and for a network whose weights have shipped_ranges(). Raises
-    BackendError or ExportError if the reference program cannot be converted or prepared, and
-    ExportError if the shipped ranges belong to another graph.
+    the errors of folded(), and ExportError if the shipped ranges belong to another graph.
     """
     network: Mapping[str, Any] = files.manifest.network or {}
     if network.get("name") in TRANSFORMERS:
@@ -209,6 +208,7 @@ def add_program(directory: Path, derived: Derived) -> None:
     the manifest last. A server that reads the version between the two renames finds a file that
     does not match the manifest, and reads the version again later. After a power failure between
     the two renames, remove_unlisted() repairs the version, unless a program was to be replaced.
+    Raises ManifestError and OSError.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
@@ -228,7 +228,7 @@ def publish_with(directory: Path, derived: Derived) -> Path:
     """Publish a copy of a version, with `derived` added, as the model's next version.
 
     Files that the manifest does not list are not copied. Returns the directory of the new version.
-    Raises ExportError as staged_version() does.
+    Raises the errors of staged_version() and add_program().
     """
     model = directory.parent
     number = publish.next_version(model)
@@ -258,7 +258,7 @@ def checked(
     least_agreement: float = 0.0,
     open_predictor: PredictorFactory,
 ) -> Derived:
-    """Measure the loss of `derived` on `samples`; return a copy with the loss in `entry.quality`.
+    """Measure the loss of `derived` on `samples`; return a copy with it added to `entry.quality`.
 
     `agreement` is the measure of the model's task. Raises ExportError if, on average, the drift()
     is above LARGEST_DRIFT or the agreement below `least_agreement`: shipped ranges were measured on

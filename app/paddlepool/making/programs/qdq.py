@@ -1,8 +1,9 @@
-"""Makes int8 programs with QuantizeLinear and DequantizeLinear nodes, from measured ranges.
+"""Makes int8 programs with QuantizeLinear and DequantizeLinear nodes.
 
 An engine computes a layer in int8 if its input and its weights both come from a DequantizeLinear.
-Weights are quantised here, for each output channel; activations need ranges, which NNCF (extra
-`quantize`) measures on data. Some layers must stay float.
+Weights are quantised here, for each output channel. Activations need ranges, which NNCF (extra
+`quantize`) measures on data, or a scale for each row, computed in the run. Some layers must stay
+float.
 """
 
 import hashlib
@@ -336,7 +337,7 @@ def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
-    """Return `count` of the files, sorted, or all if there are fewer; equal calls agree."""
+    """Return `count` of the files, sorted, or all if fewer; equal calls choose equal files."""
     ordered = sorted(files)
     return sorted(random.Random(SEED).sample(ordered, min(count, len(ordered))))  # noqa: S311
 

@@ -1,6 +1,6 @@
-"""Rewrites a simplified graph so that its int8 program takes less time; float32 results stay equal.
+"""Rewrites a simplified graph so that its int8 program takes less time.
 
-Only what surrounds the large convolutions changes. Whatever a rewrite does not fit stays as it is.
+Results in float32 stay equal up to rounding. What a rewrite does not fit stays as it is.
 """
 
 from collections.abc import Mapping

@@ -16,9 +16,8 @@ from paddle import Tensor, nn
 class Stage:
     """Dimensions of one residual U-block of `depth` levels.
 
-    `flat` blocks use dilated convolutions instead of pooling.
-
-    `inputs`, `middle` and `outputs` are numbers of channels.
+    `flat` blocks use dilated convolutions instead of pooling. `inputs`, `middle` and `outputs` are
+    numbers of channels.
     """
 
     name: str

@@ -76,7 +76,7 @@ class Budget(_Table):
 
 
 TOGETHER = 4
-"""Maximum processes of one group that a comparison runs at the same time."""
+"""Maximum processes of one group that run at the same time to choose a default group."""
 
 
 class InstanceGroup(_Table):
@@ -225,8 +225,8 @@ class ModelConfig(_Table):
 
     `outputs` maps outputs of the program to the names under which they are served. `parts` maps the
     parts of a composed model to the models that serve them; such a model has no program and no
-    instance group. In the result of load_config(), `default_group` is never "auto": that is
-    replaced by the name of the first group with start = "always", or of the first group of all.
+    instance group. load_config() replaces the `default_group` "auto", unless a group has that name,
+    by the name of the first group with start = "always", or of the first group of all.
     """
 
     pipeline: str | None = None

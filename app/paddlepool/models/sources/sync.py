@@ -61,7 +61,7 @@ class RemoteFile:
 class RemoteModel:
     """Files of a model at the source.
 
-    `files` are the model's own files by name, `versions` the files of each sealed version by number
+    `files` are those of MODEL_FILES by name, `versions` the files of each sealed version by number
     and name.
     """
 
@@ -92,10 +92,10 @@ class Source:
     def models(self) -> Mapping[str, RemoteModel]:
         """Return all models that the source holds now, from one listing.
 
-        Files whose names are not valid in a repository, versions without a manifest and models
-        without a version are left out. Raises DownloadError if the source does not answer or holds
-        no version at all: an empty listing is more likely a wrong address than an intention to
-        serve nothing.
+        Files other than MODEL_FILES and those of versions, files with a name that no manifest can
+        list, versions without a manifest and models without a version are left out. Raises
+        DownloadError if the source does not answer or holds no version at all: an empty listing is
+        more likely a wrong address than an intention to serve nothing.
         """
         with self._as_download_error("cannot be listed"):
             listing = dict(self._files.find(self._root, detail=True))
@@ -185,15 +185,15 @@ class Changes:
 
 
 def sync(source: Source, root: Path) -> Changes:
-    """Copy new versions and files from `source` to the repository `root`; remove deleted versions.
+    """Copy what is new at `source` to the repository `root`; remove versions that `source` lacks.
 
     Only versions that the model's version policy selects are copied; with the policy "canary", all
     versions. A version is published after every byte has been compared with its manifest. If a file
     differs from the manifest, the version is refused until its listing at the source changes. A
     damaged local version is copied again.
 
-    Versions that the source no longer has are removed if another version of the model is complete.
-    A model that it no longer has stays: a source cannot empty the local repository. Raises
+    Local versions that the source does not have are removed if another version of the model is
+    complete. Models that it does not have stay: a source cannot empty the local repository. Raises
     DownloadError if the source cannot be listed, and ConfigError if `root` cannot be written.
     """
     models = source.models()
