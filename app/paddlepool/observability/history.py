@@ -57,9 +57,8 @@ class Counts:
     def quantiles(self, bounds: Sequence[float], shares: Iterable[float]) -> list[float] | None:
         """Estimate the quantiles at `shares`, from 0 to 1; return None without observations.
 
-        This works as PromQL's `histogram_quantile`. `bounds` are those of the buckets.
-
-        It interpolates linearly inside the bucket that holds the rank, starting from 0 in the first
+        `bounds` are those of the buckets. The estimate is that of PromQL's `histogram_quantile`: it
+        interpolates linearly inside the bucket that holds the rank, starting from 0 in the first
         bucket. A rank above the largest bound gives that bound.
         """
         buckets, below = self.buckets, list(accumulate(self.buckets))

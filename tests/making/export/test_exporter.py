@@ -114,6 +114,12 @@ def test_a_line_of_a_vocabulary_ends_at_a_newline_alone(tmp_path: Path) -> None:
     assert tokenizer.get_vocab_size() == len(words)
 
 
+def test_a_vocabulary_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_bytes("[UNK]\n难\n".encode("gb18030"))
+    with pytest.raises(ExportError, match=r"vocab\.txt cannot be read as UTF-8"):
+        write_tokenizer(tmp_path, tmp_path)
+
+
 def test_equal_input_gives_equal_bytes(digits: Path, tmp_path: Path) -> None:
     """Two exports of the same weights are the same bytes, so the manifest is a fingerprint."""
     recipe = read_recipe("mnist", digits)

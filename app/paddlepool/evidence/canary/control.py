@@ -59,7 +59,7 @@ class CanaryControl:
     )
 
     def status(self, model: str) -> CanaryStatus:
-        """Return the latest trial of a model. May be called in any thread.
+        """Return which version of a model serves, and its latest trial, if any. Thread-safe.
 
         Raises ModelNotFound, and CanaryConflict if the model's version policy is not `canary`.
         """

@@ -138,8 +138,8 @@ class WholePredictor:
     def run(self, payload: Any) -> Timed:
         """Return the answer to a request, and the seconds of all its runs.
 
-        Raises Closed, Overloaded if the failure says nothing about the model, and other errors of
-        pipelines.
+        Raises Closed, Overloaded if the failure says nothing about the model, and other
+        PaddlepoolErrors.
         """
         try:
             self.predictors.open(self.model)

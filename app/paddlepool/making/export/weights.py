@@ -354,8 +354,12 @@ def _read(source: Path) -> Tokenizer:
     vocabulary = source / "vocab.txt"
     if not vocabulary.is_file():
         raise ExportError(f"{source} has neither tokenizer.json nor vocab.txt")
+    try:
+        text = vocabulary.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"{vocabulary} cannot be read as UTF-8: {error}") from error
     # Not splitlines(): in Chinese vocabularies, one word is U+2028, and each line is an id.
-    words = vocabulary.read_text("utf-8").removesuffix("\n").split("\n")
+    words = text.removesuffix("\n").split("\n")
     missing = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in words]
     if missing:
         raise ExportError(f"{vocabulary} lacks the special tokens {', '.join(missing)}")

@@ -294,9 +294,9 @@ def verify_files(
 def verify_listed(
     directory: Path, manifest: Contents, *, label: str, low_priority: bool = False
 ) -> None:
-    """Compare the listed files as verify_files() does, but accept others. Raises ManifestError.
+    """Compare the listed files as verify_files() does, and ignore all others. Raises ManifestError.
 
-    Others are, for example, those of a program that was added later.
+    The others may belong to a program that was added later, for example.
     """
     for name, expected in manifest.files.items():
         try:

@@ -62,14 +62,14 @@ class Case:
 class SelfTest:
     """Inputs, their expected outputs, and how far other outputs may be from these.
 
-    `inputs` and `outputs` are the first case: the one of a realistic size, on which groups are
-    timed. `more` are further cases, of other sizes and with several rows. The limit is `tolerance`
-    or the `budget` of a lower precision. `tolerance` is the largest allowed difference; if
-    `relative`, it is a share of the expected value and of the usual size of the output's values,
-    and UNEQUAL_SHARE of an output's whole numbers may differ. The first `real` cases have inputs as
-    the model's users send them; 0 if that is not known. If there are any, the budget's agreement
-    applies only to them: what a model reads in noise changes with every rounding. `agreement` is
-    the task's measure, `program` the name of the group's program; either may be None.
+    `inputs` and `outputs` are the first case, the one of a realistic size. `more` are further
+    cases, of other sizes and with several rows. The limit is `tolerance` or the `budget` of a lower
+    precision. `tolerance` is the largest allowed difference; if `relative`, it is a share of the
+    expected value and of the usual size of the output's values, and UNEQUAL_SHARE of an output's
+    whole numbers may differ. The first `real` cases have inputs as the model's users send them; 0
+    if that is not known. If there are any, the budget's agreement applies only to them: what a
+    model reads in noise changes with every rounding. `agreement` is the task's measure, `program`
+    the name of the group's program; either may be None.
     """
 
     inputs: Tensors
