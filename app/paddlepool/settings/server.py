@@ -223,8 +223,8 @@ class Settings(PluginSettings):
     """Resident bytes at which a predictor process is replaced by a fresh one; at least 1.5 times
     its size after opening."""
     on_demand_groups: UpTo64 = 3
-    """Maximum instance groups that were started on demand. The least recently used one is stopped
-    for the next."""
+    """Maximum instance groups that were started on demand, besides default groups. The least
+    recently used idle one is stopped for the next."""
     on_demand_memory_bytes: ZeroOrMore = 0
     """No further group starts on demand while the started ones hold this many resident bytes. 0: a
     quarter of the memory of the machine or the container."""

@@ -89,7 +89,7 @@ BEGIN = "<!-- written by paddlepool models verify --quality --write-cards; do no
 END = "<!-- end of the measured figures -->"
 
 TOLERANCE = 0.005
-"""Allowed difference of fractions: another processor rounds differently."""
+"""Allowed difference of numbers with a decimal point: another processor rounds differently."""
 
 _MARKER = re.compile(f"{re.escape(BEGIN)}|{re.escape(END)}")
 _BLOCK = re.compile(f"{re.escape(BEGIN)}\n(.*?){re.escape(END)}", re.DOTALL)
