@@ -49,7 +49,10 @@ class PartPredictors:
     _open: dict[tuple[str, int], ShadowPredictor] = field(default_factory=dict, init=False)
 
     def open(self, model: ComposedModel) -> None:
-        """Open the predictors of a set that are not open. Raises as ShadowPredictors.open()."""
+        """Open the predictors of a set that are not open yet.
+
+        Raises as ShadowPredictors.open() does.
+        """
         for part in model.parts.values():
             if (part.name, part.version) not in self._open:
                 groups = self.groups[part.name], part.config.default_group

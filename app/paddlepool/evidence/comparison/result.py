@@ -408,7 +408,7 @@ def comparison_rows(comparison: Comparison) -> list[list[str]]:
 
 
 def reasons(comparison: Comparison) -> list[str]:
-    """Return lines: whether each group is effective; why groups were not busy or were refused."""
+    """Return a line for each reason in the comparison: of effects, `not_busy` and `refused`."""
     lines = [f"{group.group}: {group.reason}" for group in comparison.groups]
     lines += [
         f"{group}: left out on all cores: {why}" for group, why in comparison.not_busy.items()

@@ -107,7 +107,10 @@ RUN_SECONDS = 120.0
 
 @dataclass(slots=True, eq=False)
 class ShadowPredictor:
-    """A predictor owned by one thread. Inputs of a new shape are run untimed before a timed run."""
+    """A predictor owned by one thread.
+
+    Inputs of a new shape_key() are run untimed before a timed run.
+    """
 
     predictor: Predictor
     idle_gate: IdleGate

@@ -161,9 +161,9 @@ def _named_shapes(
 ) -> tuple[str, list[Shapes]]:
     """Return the name of a source of shapes, and the shapes that it has.
 
-    It is the first of --shape (all of `shapes`) and [[warmup]] (the largest and the smallest) that
-    has any, else inference.yml, with the result of described_shapes(), which may be empty. Raises
-    ConfigError if shapes of --shape or [[warmup]] do not fit.
+    The source is --shape if there are `shapes`, else [[warmup]] (its largest and smallest shapes),
+    else inference.yml, whose list may be empty; see described_shapes(). Raises ConfigError if
+    shapes of --shape or [[warmup]] do not fit.
     """
     if shapes:
         return "--shape", [check_shapes(spec.inputs, shape, source="--shape") for shape in shapes]

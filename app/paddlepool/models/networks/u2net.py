@@ -124,7 +124,7 @@ class U2NetMask(nn.Layer):
     the six by the 1×1 convolution `outconv`. Here, a 1×1 convolution multiplies each feature by the
     nine taps of its kernel, times the weight in `outconv`. A 3×3 convolution with a fixed kernel
     then shifts and adds the nine products. Upsampling does not change a constant, so the biases of
-    the six side outputs and of `outconv` are added into one. This makes the network 4 % faster.
+    the six side outputs and of `outconv` are added into one.
     """
 
     def __init__(self, stages: Sequence[Stage] = U2NETP) -> None:

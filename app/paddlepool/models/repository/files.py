@@ -115,7 +115,7 @@ def shipped_models() -> Path | None:
 
 
 def user_repository() -> Path | None:
-    """Return the path of this user's repository, which may not exist; None as user_path()."""
+    """Return the path of this user's repository, which may not exist, or None; see user_path()."""
     return user_path("XDG_DATA_HOME", ".local/share", "model_repo")
 
 
