@@ -1,1 +1,1 @@
-"""Compares instance groups in the server's idle moments: proof, shadowing, choice of default."""
+"""Compares instance groups in the server's idle moments, and chooses default groups."""

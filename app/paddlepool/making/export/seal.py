@@ -76,7 +76,7 @@ def seal(
     `agreement_of` judges groups of a lower precision on real inputs. Shapes of `usage.warmup` that
     do not fit the program are left out. Then writes selftest.npz. Writes manifest.json last,
     because that makes the version visible to servers. If writing one of these files fails, removes
-    what it has written.
+    what it has written and raises the OSError.
 
     Raises ExportError, before it writes a file, if the program cannot be read or served, or as
     read_folder(), run_trial(), own_onnx(), check_usual() or check_configured() does. Raises

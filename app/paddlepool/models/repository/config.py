@@ -310,9 +310,9 @@ class ModelConfig(_Table):
         """Return the number of processes with which a group would replace the default group.
 
         That is count_of_threads(); 0 if none fits. There is one exception: if the default group has
-        at most TOGETHER processes and at least one process fits, the group has as many processes as
-        the default group, although each has more threads. A single request then uses several cores,
-        and many requests are answered as fast as before (decision 55).
+        at most TOGETHER processes, and fewer of the group fit, but at least one, the group has as
+        many as the default group. A single request then uses several cores, and many requests are
+        answered as fast as before (decision 55).
         """
         default, count = self.group(self.default_group), self.count_of_threads(name)
         if 0 < count < default.count <= TOGETHER:
