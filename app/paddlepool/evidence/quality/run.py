@@ -32,7 +32,8 @@ class Digits(NamedTuple):
 def read_digits(directory: Path, *, part: str) -> Digits:
     """Read one part of MNIST, "t10k" or "train", from its idx files.
 
-    Raises ConfigError if a file is missing or damaged.
+    Raises ConfigError if a file is missing or damaged, or if there are not as many labels as
+    pictures of 28×28.
     """
     arrays: list[NDArray[np.uint8]] = []
     for kind, axes in (("images", 3), ("labels", 1)):
@@ -46,6 +47,9 @@ def read_digits(directory: Path, *, part: str) -> Digits:
         except (gzip.BadGzipFile, EOFError, struct.error, ValueError, zlib.error) as error:
             raise ConfigError(f"{path} is not a gzipped idx file") from error
     pixels, labels = arrays
+    if pixels.shape != (len(labels), 28, 28):
+        size = "×".join(map(str, pixels.shape))
+        raise ConfigError(f"{directory}: {size} pixels of {part}, expected {len(labels)}×28×28")
     images = pixels.reshape(len(pixels), 784).astype(np.float32) / np.float32(127.5) - 1
     return Digits(images, labels.astype(np.int64))
 
