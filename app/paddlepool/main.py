@@ -241,8 +241,8 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
 async def _load(parts: _Parts, stopping: threading.Event) -> None:
     """Load every model, start to compare groups, and then follow changes until it is cancelled.
 
-    A model that cannot be loaded is logged, and the server goes on without it. Followed are the
-    verdicts of other servers on new versions and, if the settings say so, the repository.
+    A model that cannot be loaded is logged, and the server goes on without it. The changes are the
+    verdicts of other servers on new versions and, if the settings say so, those of the repository.
     """
     settings, registry = parts.services.settings, parts.services.registry
     build = partial(RepositoryWatcher, parts.repository, registry)

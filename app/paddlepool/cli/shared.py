@@ -73,8 +73,9 @@ def read_model(args: argparse.Namespace) -> ModelFiles:
 def read_version(repository: ModelRepository, name: str, version: int | None = None) -> ModelFiles:
     """Read and verify a version, by default the newest.
 
-    Raises ModelNotFound for an unknown model, ConfigError for an invalid config.toml, ManifestError
-    for a missing or damaged version, and OSError.
+    Raises ModelNotFound for an unknown model or version, ConfigError for an invalid config.toml and
+    for a composed model, ManifestError if no version is published or the version is damaged, and
+    OSError.
     """
     versions = repository.versions(name)
     if not versions:

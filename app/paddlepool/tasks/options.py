@@ -17,7 +17,7 @@ from pydantic import (
 from paddlepool.contracts.errors import InvalidParameter
 
 MAX_CHARACTERS = 1_024
-"""Maximum characters of a text, the same as for a field of a form."""
+"""Maximum characters of a text."""
 NUMBERS = re.compile(
     r"-?\d{1,9}(?:\.\d{1,6})?(?:px|%)?|\d{1,3}(?:px|%)?(?:[ ,]+\d{1,3}(?:px|%)?){1,4}", re.ASCII
 )
@@ -47,7 +47,7 @@ class Options(BaseModel):
         """Return whether a query in which % or # is not escaped may have caused the error.
 
         Such a character and what follows it can be lost. Therefore the result is true if the error
-        rejects the value of an option of `expected`, and this value ends with neither % nor px.
+        rejects the value of an option of `expected`, and its `received` ends with neither % nor px.
         """
         expected = cls.expected.get(error.parameter or "")
         limit = cls.limits.get(error.parameter or "", expected)

@@ -185,7 +185,7 @@ PROTOCOL = ErrorForm(model=ProtocolError, write=lambda fault, _id: {"error": fau
 ANY_STATUSES = (400, 401, 403, 408, 413, 415, 422, 429, 500, 501, 503)
 """Error statuses of every operation."""
 
-TASK_STATUSES = (404, 413, 415, 422, 503, 504)
+TASK_STATUSES = (404, 504)
 """Further error statuses of a task's endpoint."""
 
 PHRASES = {413: "Request Entity Too Large", 422: "Unprocessable Entity"}

@@ -34,7 +34,7 @@ another site can send the latter without a preflight; `middleware.keys` rejects 
 """
 
 GROUP_CHARACTERS = 512
-"""Maximum characters of a choice of groups: 66 for each part, `part:group` and a comma."""
+"""Maximum characters of a choice of groups. `part:group` and a comma are at most 66."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Faults = list[Any]

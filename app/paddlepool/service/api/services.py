@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # an optional extra
 
 @dataclass(slots=True)
 class Lifecycle:
-    """The state of the server process: whether it drains, and whether a task of it has failed.
+    """The state of the server process: whether it drains, and whether a background task has failed.
 
     A signal handler sets `draining`, a plain value without a lock. Each of `closers` closes one
     interface other than HTTP. They are called when the drain delay is over, possibly twice: each
@@ -81,7 +81,7 @@ class Services:
     task_tensors: Mapping[str, TaskTensors] = field(default_factory=dict)
     """Tasks that answer as models under /v2, by name."""
     task_origins: Mapping[str, str] = field(default_factory=dict)
-    """The distribution and version of each task, by the task's name."""
+    """`Task.origin` of each task, by the task's name."""
     confinement: Callable[[], Mapping[str, Sequence[str]]] = dict
     """Returns the active confinement measures by kind of child process."""
     tracing: Tracing | None = None

@@ -1,6 +1,6 @@
 """Read multipart forms, JSON objects and requests with a picture into memory.
 
-The picture is the body itself or a file of a form. A form may have a second picture.
+A picture is the body itself or a file of a form. A form may have several.
 """
 
 import base64

@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # an optional extra
     from paddlepool.observability.tracing import RequestSpan, Tracing
 
 NOT_RECORDED = 0
-"""The `status` of a stream that was admitted. Its messages are logged and measured, but not it."""
+"""The `status` of an admitted stream, which is not logged or measured itself; its messages are."""
 
 
 @dataclass(slots=True)

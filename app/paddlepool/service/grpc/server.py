@@ -317,7 +317,7 @@ def watched(services: Services, calls: Calls, method: Method) -> grpc.RpcMethodH
         last: int | None = None
         async with calls.keep_open(context):
             while True:
-                # Read before the status, so that the last status sent is NOT_SERVING.
+                # Read before the status, so that the last status of the server is NOT_SERVING.
                 draining = services.lifecycle.draining
                 try:
                     status = _status(services, service)

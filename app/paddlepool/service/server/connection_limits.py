@@ -66,7 +66,7 @@ def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProto
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One HTTP connection with its limits; `_deadline` is set while a request is due or arrives."""
+    """One HTTP connection with its limits."""
 
     # uvicorn documents that `http=` takes a protocol class, but not the attributes of its own one,
     # and it has no setting for these limits. If the attributes change, the first test to fail is

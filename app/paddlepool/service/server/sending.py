@@ -20,9 +20,9 @@ log = logging.getLogger("paddlepool.protocol")
 
 
 class UnreadReplies:
-    """Limits the bytes of all unread replies; aborts the connection of the largest one if exceeded.
+    """Limits the bytes of all unread replies. Used from one event loop only.
 
-    Used from one event loop only.
+    Beyond the limit, the connection with the largest reply is aborted, until the rest fits.
     """
 
     def __init__(self, limit: int, *, stall_seconds: float) -> None:

@@ -26,8 +26,8 @@ RGB = 3
 SIMILAR = 0.95
 """Least share of equal characters in a self-test's answer, and of boxes near the expected ones."""
 NEAR = 16
-"""Boxes are near if no coordinate of a corner differs by more pixels. bfloat16 moves some so far.
-"""
+"""Boxes are near if no coordinate of a corner differs by more pixels than this. bfloat16 moves
+some corners that far."""
 
 
 def _check_pages(count: int, *, png: bool) -> None:

@@ -230,7 +230,7 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
 
 
 Bands = Callable[[slice], Pixels]
-"""A function that takes rows of the canvas and returns their pixels, RGB or RGBA."""
+"""A function that takes rows of the canvas and returns their pixels (RGB, RGBA or alpha alone)."""
 
 SMALL_SIGMA = 4.0
 """A wide blur is computed on a reduced picture, where its sigma is this many pixels."""

@@ -74,7 +74,7 @@ class SentimentOptions(Options):
 
 
 class TextRequest(NamedTuple):
-    """Texts that passed check_texts(), and how they are answered.
+    """Texts, and how they are answered. check_texts() must accept them before run().
 
     Each text gets at most `top_k` labels; None means all. Without `truncate`, a text that the model
     would truncate is rejected.

@@ -146,8 +146,8 @@ async def classify_sentiment(
 async def classify(services: Services, request: TextRequest, routing: Routing) -> RequestOutput:
     """Check and classify texts, and count their padding for /metrics.
 
-    Every format of requests but `/v2` calls this. Raises the errors of check_texts() and
-    DataPlane.run().
+    Every format of requests but `/v2` calls this. Raises the errors of check_texts(),
+    Routing.options() and DataPlane.run().
     """
     settings = services.settings
     check_texts(request.texts, limits=settings.of(SentimentSettings))

@@ -12,7 +12,7 @@
 
 A task reads the file with `inference_config(info)` when its pipeline is built. With each picture it
 sends `config.as_meta()`, the operations, to a function of its own in a codec process. That function
-calls `prepare(picture, operations)`.
+calls `prepare(picture, operations)`, or adds operations of the task to those of `preprocess`.
 
 `config.postprocess` says which function turns the output into results. The fields of a TopK are
 arguments of `top_labels`, and those of a BoxesFromMap are arguments of `boxes_from_map`. A

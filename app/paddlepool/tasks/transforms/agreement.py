@@ -131,8 +131,9 @@ def equal_characters(
 ) -> float:
     """Return the share of the characters of two texts that both have in the same order.
 
-    A text is a sequence of lines, a line a sequence of class numbers. Each line is compared with
-    the one at its place in the other text, which has as many lines. Returns 1 if both are empty.
+    A text is a sequence of lines, and a line is a string or a sequence of class numbers. Each line
+    is compared with the line at its place in the other text, which has as many lines. Returns 1 if
+    both are empty.
     """
     characters = sum(map(len, lines)) + sum(map(len, reference))
     equal = sum(

@@ -26,7 +26,7 @@ metadata of a model named `ready`."""
 
 WRONG_KEYS = "wrong admin keys"
 WRONG_KEYS_PER_MINUTE = 10
-"""Maximum wrong keys per minute from one address."""
+"""Maximum wrong admin keys per minute from one client."""
 
 IPV6_NETWORK = 64
 """Leading bits of an IPv6 address that identify a client: it can use every address of its /64."""

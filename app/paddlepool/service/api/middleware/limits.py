@@ -104,8 +104,8 @@ class TokenBucket:
     """What one caller may still spend of each unit, such as pixels. Implements Quota.
 
     `limits` are per minute and refilled over time; the amount of a whole minute may be spent at
-    once. While at least one unit is left, a request may spend more than is left, because the cost
-    of a picture is known only after it is opened. The debt must be refilled before the next
+    once. While at least 1 is left, a request may spend more than is left, because the cost of a
+    picture is known only after it is opened. The debt must be refilled before the next
     request. At most `concurrent` requests run at the same time (0: any number).
     """
 

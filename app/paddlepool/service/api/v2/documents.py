@@ -265,7 +265,7 @@ def parse_request(
 
 
 def written_size(outputs: Tensors, form: ReplyForm) -> int:
-    """Estimate the bytes that write_reply() must write as JSON, and sort for classification."""
+    """Estimate the work of write_reply() in bytes: JSON, and values sorted for classification."""
     values = sum(
         outputs[name].size
         for name in form.outputs

@@ -56,8 +56,7 @@ def read_inputs(
     `specs` describe the inputs that the model or task has. Inputs that the request lacks are not in
     the result; the caller decides whether they are required. With `of_task`, the shape of a tensor
     is checked before its strings are read; an additional last axis of size 1 is accepted and
-    dropped. `content_type` is the default for inputs that name none. Raises InvalidTensor, whose
-    message names the tensor and what was expected.
+    dropped. `content_type` is the default for inputs that name none. Raises InvalidTensor.
     """
     if not isinstance(listed, list):
         raise InvalidTensor("inputs must be a list of tensors")
@@ -180,7 +179,8 @@ def _from_bytes(name: str, raw: memoryview, shape: tuple[int, ...], dtype: np.dt
 def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Convert `data`, a flat list in row-major order or lists nested as deep as the shape.
 
-    Raises InvalidTensor if the number, the nesting or the type of the values is wrong.
+    Raises InvalidTensor if the number, the nesting or the type of the values is wrong, if `dtype`
+    is of integers and cannot hold a value, and for a string with a lone surrogate.
     """
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} must have data: a list")
