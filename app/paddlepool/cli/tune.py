@@ -52,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
     Nothing is written with --dry-run, or if the best group is the default group already, or if the
     user does not consent to another one. Returns 1 and writes nothing if nothing is fast enough.
-    Raises ConfigError for wrong options, and the errors of read_model(), and of Search.run() or
-    compare().
+    Raises ConfigError for wrong options, and the errors of read_model(), of Search.run() or
+    compare(), and of write_group() or write_default_group().
     """
     for name in ("p95", "seconds"):
         value = getattr(args, name)

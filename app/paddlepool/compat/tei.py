@@ -107,8 +107,8 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 def described(services: Services) -> dict[str, Any]:
     """Return the members of TEI's `/info` about the default model of the task `sentiment`.
 
-    Clients read the limits and labels from it. There are no labels while the model is not served.
-    The limits in tokens are then 0, and also if config.toml has no `max_tokens`.
+    Clients read the limits and labels. There are no labels while the model is not served. The
+    limits in tokens are then 0, and also if config.toml has no `max_tokens`.
     """
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")

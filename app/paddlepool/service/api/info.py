@@ -157,7 +157,8 @@ class Info(BaseModel):
     version: str
     ready: bool
     tasks: dict[str, str] = Field(
-        description="The tasks of this server, each with the distribution and version it is from."
+        description="The tasks of this server, each with its distribution and version, or with the"
+        " environment variable that names its module."
     )
     default_models: dict[str, str]
     models: list[ModelInfo]

@@ -1,8 +1,8 @@
 """uvicorn's httptools protocol for HTTP/1.1, with the limits that it lacks.
 
 A client has deadlines for its headers, for the whole request and for reading the reply. The size of
-headers is limited, and Host is required. A request with invalid syntax gets 400, after the replies
-to earlier complete requests.
+headers is limited, and HTTP/1.1 requires Host. A request with invalid syntax gets 400, after the
+replies to earlier complete requests.
 """
 
 from __future__ import annotations

@@ -192,7 +192,10 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:
-    """Serve until a signal, then end the process: code 0 after a drain, 1 after a second signal."""
+    """Serve until a signal, then end the process: code 0 after a drain, 1 after a second signal.
+
+    If the application cannot start, uvicorn logs the error and exits with 3.
+    """
     services: Services = app.state.paddlepool
     settings = services.settings
     config = uvicorn.Config(

@@ -381,7 +381,7 @@ class Codecs:
 
 
 def check_read(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    """Raise ValueError for wrong values in a reply of read_picture(): a Check.
+    """Raise ValueError if the values of a reply of read_picture() are wrong.
 
     The arrays are not checked here: RequestContext.infer() does that.
     """

@@ -54,8 +54,8 @@ class Parts:
     """The parts of a composed model, with what their files say about them.
 
     `boxes` are the fields of the detector's BoxesFromMap. `line_height` and `least_width` are those
-    of the recogniser's input in pixels, `characters` its characters by class number. `orienter` is
-    None without the part `orient`, else `angles` has the degrees by class number.
+    of the recogniser's input in pixels, `characters` its characters by class number. `angles` has
+    the degrees by class number. Without the part `orient`, it is empty and `orienter` is None.
     """
 
     def __init__(self, info: ServedModelInfo) -> None:

@@ -88,8 +88,7 @@ def read_document(
 
     `raw` contains the raw tensors that the document declares. With `binary`, outputs are raw by
     default. `within` is the time in seconds that the client waits; None if it is unknown. The
-    request's timeout is never longer. Raises InvalidTensor or InvalidParameter; the message names
-    the tensor or parameter, and what was expected.
+    request's timeout is never longer. Raises InvalidTensor or InvalidParameter.
     """
     parameters = tensors.parameters_of(document)
     names = (name_in(parameters, name, of="an instance group") for name in GROUP_PARAMETERS)

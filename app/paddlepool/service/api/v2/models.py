@@ -67,7 +67,7 @@ class ModelMetadata(BaseModel):
 
 
 class IndexEntry(BaseModel):
-    """One version in the repository or in memory; `version` is empty if none is published."""
+    """A task, or a version on disk or in memory; `version` is empty if none is published."""
 
     name: str
     version: str
