@@ -19,7 +19,7 @@ from paddlepool.engine.registry.composer import composed_itself
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.main import build_pipeline, build_workers
 from paddlepool.making.export.publish import Origin, write_composed_manifest
-from paddlepool.models.repository.layout import ComposedFiles, ModelRepository
+from paddlepool.models.repository.layout import VERSION, ComposedFiles, ModelRepository
 from paddlepool.models.repository.manifest import MANIFEST, ComposedManifest
 from paddlepool.observability.metrics import Metrics
 from paddlepool.settings.server import explain
@@ -35,10 +35,12 @@ def seal_composed(directory: Path, *, source: str, licence: str) -> Any:
     The directory must hold one file, the sample, and may hold an earlier answer. Returns the
     answer. The pipeline's check() must accept the answer after a conversion to JSON and back,
     because a server compares with the stored answer. Raises ExportError if it does not, if the
-    directory does not hold exactly one sample, and if it has a manifest already. Raises the errors
-    of opened_parts() and of the request.
+    directory is not named by a version's number, does not hold exactly one sample or has a manifest
+    already. Raises the errors of opened_parts() and of the request.
     """
     where = f"{directory.parent.name}/{directory.name}"
+    if not VERSION.fullmatch(directory.name):
+        raise ExportError(f"{where} must be MODEL/VERSION: the version is a whole number from 1")
     if (directory / MANIFEST).exists():
         raise ExportError(f"{where} is sealed already; remove {MANIFEST} to seal it again")
     samples = [entry for entry in directory.iterdir() if entry.name != ANSWER and entry.is_file()]

@@ -182,7 +182,7 @@ def _fuse(picture: Floats, share: Floats, front: Floats, back: Floats) -> tuple[
 def _finished(
     picture: Pixels, alpha: Pixels, coarse: Sequence[Floats], blocks: Tile, place: Tile, step: int
 ) -> Pixels:
-    """Return the final colours of the pixels `place`, from the last level of `blocks` and a margin.
+    """Compute the last level for `blocks` and a margin; return the colours of the pixels `place`.
 
     `coarse` is the result of _coarse(), enlarged to the size of that level.
     """

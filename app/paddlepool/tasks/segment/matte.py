@@ -257,7 +257,7 @@ def reduced(picture: Pixels, height: int, width: int) -> Pixels:
 
 
 def fitted(picture: Pixels, height: int, width: int, *, fit: str, colour: Sequence[int]) -> Bands:
-    """Return a background of height x width with the picture in its centre, in its aspect ratio.
+    """Return a background of height x width with the undistorted picture in the centre.
 
     `cover` fills the area and cuts off the excess; `contain` shows the whole picture on `colour`.
     The result is RGB if `colour` is opaque, or if an opaque picture fills the area; else RGBA.
