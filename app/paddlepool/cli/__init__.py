@@ -1,4 +1,4 @@
-"""The `paddlepool` command: one table of commands, each in its own module."""
+"""The `paddlepool` command: a table of its commands and of the modules that run them."""
 
 import argparse
 import importlib

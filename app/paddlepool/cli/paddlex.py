@@ -77,7 +77,7 @@ class Imported:
 
 
 def model_folders(root: Path) -> list[Path]:
-    """Return the folders below `root` that contain an `inference.yml`.
+    """Return the folders that contain an `inference.yml`: `root` and folders below it.
 
     Hidden folders such as `.cache` are not searched. Raises ConfigError if there is none.
     """

@@ -1,1 +1,1 @@
-"""Compatible APIs: formats of other servers, answered by this server's tasks. One per module."""
+"""Compatible APIs: formats of other servers, answered by this server's tasks."""

@@ -154,7 +154,7 @@ def opened(marked: Pixels, side: int) -> Pixels:
 
 
 class ColourModel:
-    """Local linear model of a plane by the colours of a picture (h, w, 3) from 0 to 1.
+    """Predicts a plane from the colours (h, w, 3) of a picture, 0 to 1, by local linear models.
 
     Windows have 2 * radius + 1 pixels a side. If `epsilon` is very small, `digits` must be double
     precision: for similar colours, the terms of the determinant nearly cancel.
@@ -186,7 +186,7 @@ class ColourModel:
         self._inverse = (rr, rg, rb), (rg, gg, gb), (rb, gb, bb)
 
     def fit(self, plane: Floats) -> tuple[list[Floats], Floats]:
-        """Fit the model to a plane (h, w), and return its slopes and offset at each pixel.
+        """Fit the models to a plane (h, w), and return their slopes and offset at each pixel.
 
         The slopes are those for red, green and blue. All are means over the pixel's windows.
         """

@@ -1,7 +1,7 @@
-"""Measures how well two outputs of a text detector, or of a text recogniser, agree.
+"""Measures how well two outputs of a text detector or recogniser, or two answers of `/ocr`, agree.
 
-These models have no task of their own. The API process imports this module, so the module imports
-no picture library.
+Detectors and recognisers have no task of their own. The API process imports this module, so the
+module imports no picture library.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
