@@ -119,8 +119,8 @@ def import_folder(
     directory, on sample pictures; a config.toml that the model has is used and stays as it is. The
     program (.json) of a recogniser of text is changed by reduce_to_best_class(). If a version
     already has these weights and this `inference.yml`, nothing is published. Raises ConfigError for
-    a file or name that cannot be used, and the errors of read_folder(), reduce_to_best_class() and
-    seal().
+    a file or name that cannot be used, and the errors of read_folder(), reduce_to_best_class(),
+    prepare(), seal() and staged_version().
     """
     try:
         config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))

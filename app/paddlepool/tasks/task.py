@@ -102,8 +102,8 @@ def load_tasks(modules: Mapping[str, str] | None = None) -> dict[str, Task]:
     """Import the modules of tasks and return the declaration of each task by name.
 
     `modules` has the module of each task by name. None means every task: those of PIPELINES, of the
-    entry points `paddlepool.tasks` and of PADDLEPOOL_TASKS. Raises ConfigError if a name stands for
-    two different modules, or if a task cannot be loaded.
+    entry points `paddlepool.tasks` and of PADDLEPOOL_TASKS. Raises ConfigError if this setting is
+    invalid, if a name stands for two different modules, or if a task cannot be loaded.
     """
     if modules is None:
         declared = declarations(

@@ -141,7 +141,10 @@ def timeout_seconds(timeout_ms: int | None, settings: Settings) -> float:
 
 
 def split_model(model: str | None) -> tuple[str | None, int | None]:
-    """Split `u2netp@3` into name and version, each None if missing. Raises InvalidParameter."""
+    """Split `u2netp@3` into name and version, which is None without `@`; return two None for None.
+
+    Raises InvalidParameter for a version that is no whole number.
+    """
     if model is None:
         return None, None
     name, at, version = model.partition("@")

@@ -381,10 +381,10 @@ def _duration(duration: Duration) -> dict[str, int]:
 
 
 def task_named(services: Services, model: str, version: int | None = None) -> TaskTensors | None:
-    """Return the task of this name; None if there is none, or if a model with tensors has the name.
+    """Return the task of this name; None if there is none, or if a model has the name.
 
-    A composed model takes no tensors, so its name may be that of its task. Raises ModelNotFound for
-    a wrong version.
+    A composed model that is served does not count, because it takes no tensors. Raises
+    ModelNotFound for a wrong version.
     """
     task = services.task_tensors.get(model)
     composed = [served.name for served in services.registry.composed()]
