@@ -322,6 +322,6 @@ def test_a_reply_in_one_write_is_that_of_uvicorn(
     request = b"%b / HTTP/1.1\r\n%b\r\n" % (method, HOST)
     app = replying(*parts, headers=headers)
     in_one_write = replies(request, request, app=app)
-    monkeypatch.setattr(WholeReply, "_is_sent", lambda *_: False)
+    monkeypatch.setattr(WholeReply, "_send_whole", lambda *_: False)
     assert replies(request, request, app=app) == in_one_write
     assert b"set-cookie" not in in_one_write

@@ -134,12 +134,12 @@ class WholeReply:
             return
         start, self._start = self._start, None
         if start is not None:
-            if self._is_sent(start, message):
+            if self._send_whole(start, message):
                 return
             await self._cycle_send(start)
         await self._cycle_send(message)
 
-    def _is_sent(self, start: Message, message: Message) -> bool:
+    def _send_whole(self, start: Message, message: Message) -> bool:
         """Send the reply and return True; return False if uvicorn must send it."""
         cycle, headers, body = self._cycle, start["headers"], message.get("body", b"")
         names = {name for name, _ in headers}
