@@ -1,10 +1,12 @@
 """/predict: texts and batches, and what is refused."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from paddlepool.tasks.sentiment.pipeline import TextRequest
+from paddlepool.compat.tei import described
+from paddlepool.tasks.sentiment.pipeline import SentimentSettings, TextRequest
 from tests.compat.fakes import FakeServer, shared_server
 
 PATH = "/predict"
@@ -73,3 +75,17 @@ def test_health_and_info(server: FakeServer) -> None:
     closed = shared_server(compatible_apis=("rembg",))
     assert closed.client.get("/health").status_code == 404
     assert "model_type" not in closed.client.get("/info").json()
+
+
+def test_the_limit_in_tokens_is_the_models_even_if_it_is_the_default() -> None:
+    model = SimpleNamespace(
+        name="emotion", config=SimpleNamespace(parameters={"labels": ["sad", "happy"]})
+    )
+    services = SimpleNamespace(
+        settings=SimpleNamespace(of=lambda _: SentimentSettings(), max_connections=8),
+        dataplane=SimpleNamespace(default_models={"sentiment": "emotion"}),
+        registry=SimpleNamespace(served=lambda: [model]),
+    )
+    info = described(cast(Any, services))
+    assert (info["max_input_length"], info["max_batch_tokens"]) == (512, 512 * 32)
+    assert info["model_type"]["classifier"]["label2id"] == {"sad": 0, "happy": 1}

@@ -4,7 +4,7 @@ Requests, replies and errors follow `docs/openapi.json` and `router/src/http/ser
 https://github.com/huggingface/text-embeddings-inference, 1.7.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
@@ -16,7 +16,7 @@ from paddlepool.contracts.errors import InvalidParameter, TextEmpty
 from paddlepool.service.api.errors import ErrorForm, Fault
 from paddlepool.service.api.routes import RoutingDep, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
-from paddlepool.tasks.sentiment.pipeline import SentimentSettings, TextRequest
+from paddlepool.tasks.sentiment.pipeline import Parameters, SentimentSettings, TextRequest
 from paddlepool.tasks.sentiment.router import classify
 
 _SHAPE = 'inputs must be a text, or a batch of texts as [["a"],["b"]]'
@@ -107,15 +107,17 @@ def read_inputs(inputs: Any) -> tuple[list[str], bool]:
 def described(services: Services) -> dict[str, Any]:
     """Return the members of TEI's `/info` about the default model of the task `sentiment`.
 
-    Clients read the limits and labels. There are no labels while the model is not served. The
-    limits in tokens are then 0, and also if config.toml has no `max_tokens`.
+    Clients read the limits and labels. While the model is not served, there are no labels and the
+    limits in tokens are 0.
     """
     own = services.settings.of(SentimentSettings)
     name = services.dataplane.default_models.get("sentiment")
     served = next((model for model in services.registry.served() if model.name == name), None)
-    parameters = served.config.parameters if served else {}
-    labels = parameters.get("labels", ())
-    tokens = parameters.get("max_tokens", 0)
+    labels: Sequence[str] = ()
+    tokens = 0
+    if served is not None:
+        parameters = Parameters.model_validate(dict(served.config.parameters))
+        labels, tokens = parameters.labels, parameters.max_tokens
     return {
         "model_id": name,
         "model_sha": None,

@@ -15,9 +15,9 @@ from against_paddlex import Case, digest_of_result, generated_cases
 from PIL import Image
 
 from paddlepool.contracts.errors import (
-    BackendError,
     ConfigError,
     InvalidParameter,
+    ModelOutputInvalid,
     ResolutionTooHigh,
 )
 from paddlepool.contracts.ports import ServedModelInfo
@@ -243,7 +243,7 @@ def test_labels_are_not_compressed_with_loss() -> None:
 
 
 def test_labels_above_255_are_refused(semantic: Semantic) -> None:
-    with pytest.raises(BackendError, match="the labels go up to 300"):
+    with pytest.raises(ModelOutputInvalid, match="the labels go up to 300"):
         semantic.ask(lambda tensor: colours(tensor) * 100, output="labels")
 
 

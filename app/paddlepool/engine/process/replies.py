@@ -15,7 +15,10 @@ RAISED_BY_CHILDREN = {
     name: kind
     for name, kind in vars(errors).items()
     if isinstance(kind, type)
-    and issubclass(kind, errors.InputError | errors.OperatorError | errors.WorkerCrashed)
+    and issubclass(
+        kind,
+        errors.InputError | errors.OperatorError | errors.ModelOutputInvalid | errors.WorkerCrashed,
+    )
     and kind is not errors.InputError  # only its subclasses are raised
 }
 """The errors that a child can raise, by name."""

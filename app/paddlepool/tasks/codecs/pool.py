@@ -255,13 +255,13 @@ class CodecPool:
         not count against `queue_size`, and may run until its deadline. Raises Overloaded if the
         queue is full or too slow for the deadline, or if the pool is closed.
 
-        The future raises the function's InputError or OperatorError as it is, and another error as
-        BackendError. It raises DeadlineExceeded if the deadline passed in the queue, before
-        `wall_seconds` were over, or while other processes used the processors. It raises
-        `crash_error` if the process crashed, ran out of memory or exceeded `wall_seconds`, because
-        the picture is then the likely cause. It raises Overloaded if the pool was closed or if two
-        processes in turn were killed from outside during the call, and WorkerCrashed if the process
-        sent an invalid reply or kept a picture open.
+        The future raises the function's InputError, OperatorError or ModelOutputInvalid as it is,
+        and another error as BackendError. It raises DeadlineExceeded if the deadline passed in the
+        queue, before `wall_seconds` were over, or while other processes used the processors. It
+        raises `crash_error` if the process crashed, ran out of memory or exceeded `wall_seconds`,
+        because the picture is then the likely cause. It raises Overloaded if the pool was closed or
+        if two processes in turn were killed from outside during the call, and WorkerCrashed if the
+        process sent an invalid reply or kept a picture open.
 
         Descriptors are duplicated: the caller may close its own at any time. Cancelling the future
         drops a call that is still queued.
