@@ -180,7 +180,6 @@ def _write_docs(args: argparse.Namespace, machine: str, tables: Sequence[ClaimTa
         lengths=", ".join(map(str, LENGTHS)),
         padded=PADDED,
         claims="\n\n".join(claims),
-        budgets=compared[0].budgets(),
         comparisons="\n\n".join(comparisons),
     )
     (args.docs / f"{args.page}.md").write_text(text, "utf-8")
