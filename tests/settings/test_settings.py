@@ -47,7 +47,7 @@ def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
 
 
 def shown(default: object) -> str:
-    if default is None or default == () or default == {}:
+    if default in (None, (), {}, ""):
         return ""
     if isinstance(default, bool):
         return f"`{str(default).lower()}`"

@@ -220,8 +220,8 @@ class Settings(PluginSettings):
     """Threads that tokenise texts."""
 
     predictor_memory_bytes: Bytes = 2 << 30
-    """Resident bytes at which a predictor process is replaced by a fresh one; at least 1.5 times
-    its size after opening."""
+    """Resident bytes above which a predictor process is replaced by a fresh one, if that is also
+    more than 1.5 times its size after opening."""
     on_demand_groups: UpTo64 = 3
     """Maximum instance groups that were started on demand, besides default groups. The least
     recently used idle one is stopped for the next."""
