@@ -3,6 +3,7 @@
 import asyncio
 import random
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +29,7 @@ from paddlepool.contracts.errors import (
 from paddlepool.contracts.ports import RequestOutput, ServedModelInfo
 from paddlepool.contracts.status import Choice
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.concurrency import NoThread
 from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
 from paddlepool.engine.pool.group import CRASH_LOOP
 from paddlepool.engine.registry.composed import MARGIN, ComposedModel
@@ -231,6 +233,23 @@ async def test_parts_on_demand_that_answer_wrongly_answer_nobody(lazy: Bench) ->
     two.behaviour = doubled
     assert (await lazy.run(5)).value == ([20], (1, 1))
     assert lazy.leases() == AT_REST
+
+
+async def test_parts_on_demand_are_tested_again_after_a_lack_of_threads(
+    lazy: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "chain sample":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(NoThread):
+            await lazy.run(5)
+    assert (await lazy.run(5)).value == ([20], (1, 1))
 
 
 async def test_a_deadline_does_not_end_the_test_of_parts_on_demand(lazy: Bench) -> None:

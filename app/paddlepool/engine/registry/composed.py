@@ -200,7 +200,7 @@ class ComposedModel(Leased):
         test = self._test
         try:
             await asyncio.shield(test)
-        except PaddlepoolError:
+        except (PaddlepoolError, OSError):
             if self._test is test:
                 self._test = None
             raise
@@ -208,8 +208,8 @@ class ComposedModel(Leased):
     async def test(self) -> None:
         """Answer the sample request of this version, and check the answer.
 
-        Raises ManifestError if the sample or the expected answer cannot be read, and BackendError
-        if the request fails or its answer is wrong.
+        Raises ManifestError if the sample or the expected answer cannot be read, BackendError if
+        the request fails or its answer is wrong, and OSError if no thread can be started.
         """
         sample, expected = await in_thread(f"{self.name} sample", self.read_sample)
         try:
