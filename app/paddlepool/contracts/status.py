@@ -175,10 +175,10 @@ class TrialEvidence:
 class Trial:
     """A new version that must prove itself against `current`, which served when the trial began.
 
-    `sha256` is the fingerprint of its files. `since` is when the trial began and `at` when it was
-    decided, in seconds since 1970; `at` is None before that. `by` says who decided: the
-    measurements, or a person. `parts` and `current_parts` are the versions of the parts of a
-    composed model, by model.
+    `sha256` is the fingerprint of its files and, for a composed model, of its parts. `since` is
+    when the trial began and `at` when it was decided, in seconds since 1970; `at` is None before
+    that. `by` says who decided: the measurements, or a person. `parts` and `current_parts` are the
+    versions of the parts of a composed model, by model.
     """
 
     model: str

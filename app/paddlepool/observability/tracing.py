@@ -159,10 +159,10 @@ def trace_stages(output: RequestOutput, results: Sequence[InferResult]) -> None:
 def _places(
     stages: Mapping[str, float], results: Sequence[InferResult], *, now: float
 ) -> list[Place]:
-    """Return each stage's start and end on the jobs' clock; the last stage ended at `now`.
+    """Return each stage's start and end on the jobs' clock.
 
-    `results` is not empty. Jobs of one request run in parallel: each has a queue stage and a run of
-    its own.
+    Of the stages after the run, the last one ended at `now`. `results` is not empty. Jobs of one
+    request run in parallel: each has a queue stage and a run of its own.
     """
     places: list[Place] = []
     queued = min(result.enqueued for result in results)

@@ -346,7 +346,7 @@ class Settings(PluginSettings):
     def keys(self) -> tuple[bytes, ...]:
         """Return all API keys, of the setting `api_keys` and then of the file.
 
-        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: otherwise such a
+        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: otherwise the
         server could be open to all.
         """
         keys = [key.get_secret_value() for key in self.api_keys]

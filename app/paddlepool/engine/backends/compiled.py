@@ -42,9 +42,9 @@ class CompiledPrograms:
         """Return the file of a predictor's compiled program, which need not exist.
 
         Its name is a digest of everything that decides the result: the program, the options, the
-        threads, the engine with its settings and environment, and the processor. Returns None if
-        nothing is stored, for backends that compile nothing, for programs that are converted first,
-        and if the program cannot be read or OpenVINO is not installed.
+        threads, the engine with its settings and environment, and the processor. Returns None
+        without a `directory`, for backends that compile nothing, for programs that are converted
+        first, and if the program cannot be read or OpenVINO is not installed.
         """
         if self.directory is None or spec.backend != "openvino" or spec.format != "onnx":
             return None

@@ -123,7 +123,10 @@ class ShapeQueues:
         return bool(removed)
 
     def take(self, job: Job) -> None:
-        """Remove a job that will run, and advance the virtual time to its start."""
+        """Remove a job that will run, and advance the virtual time to its start.
+
+        If it was the last job, the virtual time is reset.
+        """
         turn = self._remove(job)
         if turn is not None and self._queues:  # else the virtual time has been reset
             self._now = max(self._now, turn[0])

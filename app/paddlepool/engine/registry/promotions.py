@@ -129,7 +129,7 @@ class Promotions:
             self._write()
 
     def trial(self, model: str, version: int, sha256: str) -> Trial | None:
-        """Return the trial of a version whose files have this fingerprint, or None."""
+        """Return the trial of this version with this fingerprint (see Trial), or None."""
         trials = [trial for trial in self.trials(model) if trial.version == version]
         return next((trial for trial in trials if trial.sha256 == sha256), None)
 
@@ -138,7 +138,7 @@ class Promotions:
         return [trial for trial in reversed(self._trials) if trial.model == model]
 
     def put(self, trial: Trial) -> None:
-        """Store and write a trial, in place of the one of the same files if there is one."""
+        """Store and write a trial, in place of one of the same version and fingerprint."""
         with self._lock:
             self._merge()
             self._replace(trial)

@@ -357,7 +357,7 @@ class ModelRegistry(ServedModels):
         return True
 
     def _reopen(self, failed: ServedModel) -> None:
-        """Open a model of "auto" again, with another group, if its default group cannot start."""
+        """Open a model again whose default group was chosen and cannot start: see Opener.open()."""
         if failed.files.config.first_group is not None and failed in self.served():
             self._task(self._reopened(failed))
 

@@ -115,9 +115,9 @@ def size_of(value: Any) -> int:
 
 
 def agreement_with(test: SelfTest) -> Agreement:
-    """Return the task's measure of agreement, which `test` has.
+    """Return the measure `test.agreement` of the task.
 
-    If the task has none, the agreement is 1 for outputs within the tolerance of `test`, else 0.
+    If it is None, return one that gives 1 for outputs within the tolerance of `test`, else 0.
     """
     if test.agreement is not None:
         return test.agreement
@@ -135,7 +135,7 @@ def agreement_with(test: SelfTest) -> Agreement:
 def _counted(
     evidence: TrialEvidence, slices: Slices, own: Tensors, base: Tensors, agreement: Agreement
 ) -> dict[str, tuple[int, float]]:
-    """Count the rows of each kind of answer of the current version, and their agreement."""
+    """Return `evidence.slices` with one more request, whose outputs are `own` and `base`."""
     counts = dict(evidence.slices)
     names = slices(base)
     rows = zip(_rows(own, len(names)), _rows(base, len(names)), strict=True)

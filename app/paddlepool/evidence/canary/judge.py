@@ -268,7 +268,7 @@ class Judge:
             self._answer(comparison, current)
 
     def _read(self, comparison: _Comparison, current: AnyModel) -> AnyModel:
-        """Read a new version and set how its runs are counted. Raises as Canaries.read() does."""
+        """Read a new version and set `with_outcomes`. Raises as Canaries.read() and compose()."""
         canaries, canary = self.registry.canaries, comparison.canary
         if isinstance(current, ComposedModel):
             own, base = (

@@ -154,10 +154,11 @@ def measure_composed(
     group: str | None = None,
     limit: int | None = None,
 ) -> Report:
-    """Measure a composed model with its default groups, `base`, or with those that `group` names.
+    """Measure a composed model with its default groups, which `base` names.
 
-    `answers_of` returns the answers to the task's samples. With `group`, reports the figures of
-    these groups and their differences from those of `base`.
+    With `group`, which names groups as ComposedModel.parts_with() takes them, report the figures of
+    these and their differences from those of `base`. `answers_of` returns the answers to the task's
+    samples with such groups, with the default groups for None.
     """
     findings = task.measure(answers_of(None))
     if group is not None:

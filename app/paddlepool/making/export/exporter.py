@@ -77,9 +77,9 @@ def sentiment_config(*, labels: Sequence[str], pad_id: int, positions: int) -> s
 class Recipe:
     """Everything that differs between networks when a version is built.
 
-    `network` is the name of the network, `state` its parameters by name, `options` are the
-    arguments of its constructor. `feeds` are the inputs of the self-test, `config` is the text of a
-    new model's config.toml.
+    `network` and `options` are those of networks.build(), `state` has the network's parameters by
+    name. `feeds` are the inputs of the self-test, and `config` is the text of a new model's
+    config.toml.
     """
 
     network: str

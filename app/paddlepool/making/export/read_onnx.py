@@ -21,10 +21,10 @@ from paddlepool.models.repository.manifest import (
 
 
 def read_onnx_specs(path: Path) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Return the inputs and the outputs that an ONNX file declares; a symbolic size becomes -1.
+    """Return an ONNX file's inputs, without weights, and its outputs; a symbolic size becomes -1.
 
-    Raises ExportError if the file is no ONNX graph, if its weights are in other files, or if an
-    input or output is no tensor of a known type.
+    Raises ExportError if the file is missing or no ONNX graph, if its weights are in other files,
+    or if an input or output is no tensor of a known type.
     """
     try:
         graph = onnx.load(path, load_external_data=False).graph

@@ -97,9 +97,9 @@ def unpack(
 
 
 def _members(archive: Path, folder: Path) -> Iterator[tuple[int, Callable[[], object]]]:
-    """Yield the size of each regular file of an archive, and the function that unpacks it.
+    """Yield the size of each file to unpack, and the function that unpacks it; see unpack().
 
-    Raises ConfigError for a file that is no such archive.
+    Raises ConfigError if `archive` is no .zip, .whl or .tar file.
     """
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as opened:

@@ -68,8 +68,8 @@ class SelfAttention(nn.Layer):
 class EncoderLayer(nn.Layer):
     """Attention and feed-forward, each followed by residual addition and layer norm.
 
-    The layer computes only the positions in `queries` [N,Q,hidden], which has the rows of all or
-    some positions of `x` [N,L,hidden].
+    Only the positions in `queries` [N,Q,hidden] are computed: all or some of those in `x`
+    [N,L,hidden].
     """
 
     def __init__(self, config: BertConfig) -> None:

@@ -224,7 +224,7 @@ class ModelConfig(_Table):
     """The whole of config.toml. `parameters` are for the pipeline.
 
     `outputs` maps outputs of the program to the names under which they are served. `parts` maps the
-    parts of a composed model to the models that serve them; such a model has no program and no
+    parts of a composed model to the models that serve them; a composed model has no program and no
     instance group. load_config() replaces the `default_group` "auto", unless a group has that name,
     by the name of the first group with start = "always", or of the first group of all.
     """

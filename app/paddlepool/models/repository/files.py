@@ -22,9 +22,10 @@ FAULTS = frozenset(
 
 
 def open_plain_file(path: Path) -> BufferedReader:
-    """Open a regular file, without waiting on a pipe and without following a link.
+    """Open a regular file, without waiting on a pipe.
 
-    Raises OSError if the file cannot be opened or is not a regular file.
+    Raises OSError if the file cannot be opened, or is a link or not a regular file. Links to its
+    directories are followed.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

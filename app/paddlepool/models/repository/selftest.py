@@ -52,7 +52,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One input of a program and its expected output."""
+    """The inputs of one run of a program, and the expected outputs."""
 
     inputs: Tensors
     outputs: Tensors
