@@ -41,7 +41,10 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Observations in each bucket (the last is for those above every bound), and their sum."""
+    """Observations in each bucket (the last is for those above every bound).
+
+    `total` is the sum of the finite ones.
+    """
 
     buckets: Sequence[int]
     total: float

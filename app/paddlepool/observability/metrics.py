@@ -241,7 +241,8 @@ class WithInstanceGroup(Collector):
 class Metrics:
     """Observer of the engine, the data plane and the HTTP layer; thread-safe.
 
-    The labels `predictor` and `instance_group` hold the name of an instance group.
+    The labels `predictor` and `instance_group` hold the name of an instance group, or for a
+    composed model "part:group,part:group".
 
     **Invariant**: label values come from closed sets. `expect_route` and `expect_model` declare
     routes and models; reasons are members of enumerations. Any other value is counted as
@@ -336,7 +337,10 @@ class Metrics:
         self._routes.add(route)
 
     def expect_model(self, model: str, groups: Iterable[str]) -> None:
-        """Declare a model and its instance groups as label values; its counters start at zero."""
+        """Declare a model and its instance groups as label values.
+
+        The counters of its rejections, restarts and shadowed requests start at zero.
+        """
         self._models.add(model)
         for reason in Rejection:
             self._rejected.labels(model, reason)

@@ -97,7 +97,7 @@ def _compiled(
     """Return the model as a program that is ready to run; see paddlepool.engine.backends.compiled.
 
     It is imported from the file `compiled` of `opening`, if there is one, else compiled. With the
-    key `export`, it is written to that file and imported from it, so that the self-test judges the
+    key `export`, it is exported to that file and imported again, so that the self-test judges the
     program that later starts import.
     """
     if stored := opening.get("compiled"):

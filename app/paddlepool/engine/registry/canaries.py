@@ -102,10 +102,10 @@ class Canaries:
     ) -> tuple[tuple[int, ...], int, bool]:
         """Return the versions to try, newest first, and how many of them to serve.
 
-        The third value is whether the model is a composed one. `serves` is the newest version now.
-        A part of a composed model with the policy "canary" keeps its version: only a load of that
-        model changes it. Raises ManifestError if no version is published, ModelNotFound,
-        ConfigError and OSError.
+        The third value is whether the model is a composed one. `serves` is the newest version that
+        is served now. A part of a composed model with the policy "canary" keeps its version: only a
+        load of that model changes it. Raises ManifestError if no version is published,
+        ModelNotFound, ConfigError and OSError.
         """
         on_disk = self._repository
         current = None if serves is None else serves.version

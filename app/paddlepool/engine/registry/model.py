@@ -272,7 +272,7 @@ class ServedModel(Leased):
     def load_of(self, group: str) -> tuple[int, int, float]:
         """Return a group's maximum of jobs, its number of processes, and the seconds of its jobs.
 
-        These are the estimated seconds until all jobs that wait or run now have ended. A default
+        The last are the estimated seconds until all jobs that wait or run now have ended. A default
         group that starts on demand is started. Raises InvalidParameter (group), ModelNotReady, and
         Overloaded if the group may not start now.
         """

@@ -335,8 +335,9 @@ def served_state(arrays: Arrays, config: BertConfig) -> Arrays:
 def write_tokenizer(source: Path, target: Path) -> None:
     """Write `target/tokenizer.json` from a Hugging Face directory, without padding and truncation.
 
-    Reads its tokenizer.json or, if it has none, its vocab.txt. Raises ExportError if both are
-    missing or that file is unusable.
+    Reads its tokenizer.json or, if it has none, its vocab.txt with the `do_lower_case` of its
+    tokenizer_config.json, by default true. Raises ExportError if both are missing or a file is
+    unusable.
     """
     tokenizer = _read(source)
     tokenizer.no_padding()
