@@ -111,7 +111,7 @@ class ConfigError(OperatorError):
 
 
 class ManifestError(OperatorError):
-    """A model has no valid manifest, or its files do not match it."""
+    """A version has no valid manifest, or a file that is missing, changed or unusable."""
 
 
 class ExportError(OperatorError):

@@ -73,7 +73,7 @@ class Comparison:
 
     `refused` (groups that cannot run) and `not_busy` (groups that could not be measured on all
     cores) map groups to reasons. `weights_sha256` is the digest of the params file, or of the
-    program without such a file; it identifies the weights even if a version number is used again.
+    program if there is none; it identifies the weights even if a version number is used again.
     `default_group` is the reference of all differences and of times_as_fast().
     """
 
