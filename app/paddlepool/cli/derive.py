@@ -50,7 +50,8 @@ def derive_program(root: Path, name: str) -> str:
     The program is added to the version itself, after the rest of an interrupted attempt is removed.
     Nothing is added if the version has such a program, if a package is missing, or if the program
     needs calibration data; the summary then says so. A program that an earlier release made with
-    one of OLD_TOOLS is replaced. Raises the errors of read_version(), derive_int8() and checked().
+    one of OLD_TOOLS is replaced. Raises the errors of read_version(), derive_int8(),
+    comparison_of(), choose_samples(), checked() and add_program().
     """
     repository = open_repository(root)
     if name not in repository.composed_names():  # which read_version() rejects

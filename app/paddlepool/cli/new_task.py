@@ -76,7 +76,7 @@ def check_name(name: str) -> None:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return `text` with the example's name, in each of its forms, replaced by `name`."""
+    """Return `text` with each form of the example's name replaced by the same form of `name`."""
 
     def forms(words: list[str]) -> tuple[str, ...]:
         snake = "_".join(words)

@@ -1,6 +1,6 @@
 """Read multipart forms, JSON objects and requests with a picture into memory.
 
-A picture is the body itself or a file of a form. A form may have several.
+A picture is the body itself, a file of a form, or base64 text. A form may have several pictures.
 """
 
 import base64

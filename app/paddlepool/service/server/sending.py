@@ -169,7 +169,7 @@ class WholeReply:
 
 
 class Lingering:
-    """Ends a connection LINGER_SECONDS after begin(); discards up to LINGER_BYTES until then."""
+    """Closes the sending side of a connection at begin(), and the rest LINGER_SECONDS later."""
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport

@@ -147,7 +147,7 @@ def _read_file(
 ) -> tuple[Operations, Sequence[str] | None, int]:
     """Return the operations, the labels and the `topk` of inference.yml.
 
-    The parameters have changed the operations. The labels are None if the file has none. Raises
+    `parameters` replace values of the operations. The labels are None if the file has none. Raises
     ConfigError if the file is wrong or is not that of a classifier, or if a parameter cannot be
     applied to it.
     """

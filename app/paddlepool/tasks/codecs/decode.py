@@ -203,7 +203,7 @@ def _key_of_png(image: Image.Image, body: bytes) -> Pixels | None:
     """Return the alpha (H, W) of a PNG with a transparent colour, or None if Pillow can apply it.
 
     The transparent colour has as many bits as the file's samples, but Pillow compares it with
-    samples of 8 bits. For grey of up to 8 bits and for 8-bit RGB, the colour in `image.info` is
+    samples of 8 bits. For grey of 2 to 8 bits and for 8-bit RGB, the colour in `image.info` is
     therefore converted to 8 bits, and None is returned. With 16 bits, the alpha is returned; for
     RGB, the colour is also removed from there.
     """

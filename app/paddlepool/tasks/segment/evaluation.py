@@ -130,8 +130,8 @@ class SegmentQuality:
     """Measures a matting model on pictures with known masks.
 
     These are every tenth pair of `sod_train` and, if present, the pictures of `u2net_golden`.
-    Constructing one raises ConfigError as read_parameters() does, for a semantic segmentation
-    model, and if files are missing. It raises InputError if a file is no usable picture.
+    Constructing one raises ConfigError for a semantic segmentation model, if files are missing, and
+    as read_parameters() does. It raises InputError if a file is no usable picture.
     """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:

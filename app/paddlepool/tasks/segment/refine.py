@@ -307,8 +307,8 @@ def unexplained(model: ColourModel, alpha: Floats) -> Floats:
 def solved(model: ColourModel, start: Floats, band: Pixels, target: Floats) -> Floats:
     """Solve for the alpha (h, w) inside the band, with conjugate gradients.
 
-    Outside the band, alpha is `start`. Inside, PRIOR is the weight that pulls it to `target`. The
-    solver takes at most ROUNDS steps.
+    `band` is 1 inside and 0 outside, where alpha is `start`. Inside, PRIOR is the weight that pulls
+    it to `target`. The solver takes at most ROUNDS steps.
     """
     free, weight = band.astype(np.float32), np.float32(PRIOR)
     alpha = start.copy()

@@ -128,10 +128,11 @@ INTERPOLATIONS: dict[str, tuple[str, ...]] = {
 
 
 class Resize(Parameters):
-    """PaddleSeg: resize to `target_size` (width, height), or into it with `keep_ratio`.
+    """PaddleSeg: resize to `target_size` (width, height), or to at most this with `keep_ratio`.
 
-    Then the sides are rounded up to multiples of `size_divisor`, if it is set. With a `target_size`
-    of -1, the picture keeps its size, and `size_divisor` has no effect.
+    With `keep_ratio`, the larger number limits the longer side, and the smaller number the shorter
+    side. Then the sides are rounded up to multiples of `size_divisor`, if it is set. With a
+    `target_size` of -1, the picture keeps its size, and `size_divisor` has no effect.
     """
 
     target_size: Size | Literal[-1] = -1

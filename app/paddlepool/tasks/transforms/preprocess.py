@@ -86,10 +86,10 @@ def resize(
     size_divisor: int | None,
     interp: str,
 ) -> Values:
-    """Resize to `target_size` (width, height), or into it with `keep_ratio`.
+    """Resize to `target_size` (width, height), or to at most this with `keep_ratio`.
 
-    With `keep_ratio`, the longer side of `target_size` limits the picture's longer side, and the
-    shorter side its shorter side. Then both sides are rounded up to multiples of `size_divisor`, if
+    With `keep_ratio`, the larger number of `target_size` limits the picture's longer side, and the
+    smaller one its shorter side. Then both sides are rounded up to multiples of `size_divisor`, if
     it is set. If `target_size` is -1, the picture is returned as it is.
     """
     if isinstance(target_size, int):  # -1: the picture's own size

@@ -237,7 +237,10 @@ async def sample(request: Request, model: str, version: int | None) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The outputs of a request, the form of the reply, and the model (or task) that it names."""
+    """The outputs of a request, the form of the reply, and the model or task that the reply names.
+
+    `origin` names the model that ran.
+    """
 
     outputs: Tensors
     form: ReplyForm
