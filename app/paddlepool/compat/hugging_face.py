@@ -42,7 +42,7 @@ WITHOUT_EFFECT = ("truncation", "padding", "batch_size")
 
 class TextParameters(BaseModel):
     """Parameters of text classification. `truncation`, `padding` and `batch_size` have no effect;
-    others are rejected, unless null."""
+    unknown ones are rejected, unless null."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -53,7 +53,7 @@ class TextParameters(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """A text or a list of texts. `options` has no effect; others are rejected, unless null."""
+    """A text or a list of texts. `options` has no effect; unknown members must be null."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="allow", json_schema_extra={"example": EXAMPLE_OF_TEXTS}

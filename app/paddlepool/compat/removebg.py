@@ -262,7 +262,7 @@ def _normalised(value: object) -> Any:
 def translate(form: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[SegmentRequest, bool]:
     """Return the task's request, and whether its reply has the header X-Type.
 
-    Unknown and empty fields are ignored, and a background image that the result does not show.
+    Ignores unknown and empty fields, and a background image that the result does not show.
     Raises InputError, whose message names the field.
     """
     body, background = _pictures(form, files)

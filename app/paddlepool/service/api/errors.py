@@ -62,7 +62,7 @@ class Problem(BaseModel):
     type: str = Field(description="Address of the description of this kind of error.")
     title: str = Field(description="The kind of error.")
     status: int = Field(description="The HTTP status code.")
-    detail: str = Field(description="The received value and the limit.")
+    detail: str = Field(description="What is wrong, such as the received value and the limit.")
     instance: str = Field(description="The path of the request.")
     code: str = Field(description="A stable name for programs.")
     request_id: str = Field(description="The same as in the reply's X-Request-ID and in the log.")
@@ -161,7 +161,7 @@ class ProtocolError(BaseModel):
         json_schema_extra={"example": {"error": "no model of this name is served"}}
     )
 
-    error: str = Field(description="The received and the expected value.")
+    error: str = Field(description="What is wrong, such as the received and the expected value.")
 
 
 class PaddleXError(BaseModel):

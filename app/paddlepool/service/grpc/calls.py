@@ -222,7 +222,7 @@ class Calls:
 
     @contextmanager
     def _recorded(self, method: Method, context: Any, call: Call) -> Iterator[None]:
-        """Give the call an id and a span; log and measure it at the end, unless NOT_RECORDED."""
+        """Give the call an id and a span; log and measure it unless its status is NOT_RECORDED."""
         began = time.perf_counter()
         headers = headers_of(context)
         request_id = request_id_of(headers.get("x-request-id"))
