@@ -116,7 +116,7 @@ def text_of(status: Mapping[str, Any]) -> str:
 
 
 def _version(status: Mapping[str, Any], name: str, other: str) -> str:
-    """Return a version; of a composed model, with the parts that differ from the other version."""
+    """Name a version; for a composed model, with the parts that differ from the other version."""
     own, others = (
         status.get("parts" if key == "version" else f"{key}_parts") or {} for key in (name, other)
     )

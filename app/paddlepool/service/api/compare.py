@@ -124,7 +124,7 @@ class HistorySeries(BaseModel):
 
 
 class Comparison(BaseModel):
-    """A comparison of instance groups, now and over the last hour."""
+    """A comparison of instance groups in a window, and their history of the last hour."""
 
     now: float = Field(description="Seconds since 1970, by the server's clock.")
     began: float = Field(description="When the server began to count.")

@@ -114,8 +114,8 @@ class PageReader:
     async def open(self, body: bytes, place: int = 0) -> list[int]:
         """Decode a page of a picture, turn it upright if the request says so, and prepare read().
 
-        Counts the page against the memory for pictures and the caller's quota. `place` is a number
-        of pages_of(). For 0, returns pages_of() the picture, at most MOST_PAGES + 1 or, with
+        Counts the page against the memory for pictures and the caller's quota. `place` is one of
+        pages_of(). For 0, returns pages_of() the picture, at most MOST_PAGES + 1 or, with
         `first_page`, one; else an empty list. Raises InputError for a bad picture, Overloaded,
         QuotaExceeded, and the errors of CodecPool.submit() and RequestContext.infer().
         """
