@@ -1,6 +1,7 @@
 """Programs that OpenVINO would compute wrongly are refused by name."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,17 @@ def program(
 
 
 def opened(
-    open_model: Callable[..., Any], made: bytes, directory: Path, dtype: str = "float32"
+    open_model: Callable[..., Any],
+    made: bytes,
+    directory: Path,
+    dtype: str = "float32",
+    **files: str,
 ) -> Callable[[np.ndarray[Any, Any]], Any]:
     (directory / "program.onnx").write_bytes(made)
-    opening = {
+    opening: dict[str, Any] = {
         "directory": str(directory), "program": "program.onnx", "format": "onnx", "options": {},
         "threads": 1, "inputs": [{"name": "x", "dtype": dtype}], "program_name": None,
+        **files,
     }  # fmt: skip
     _, handle = open_model(opening)
     return lambda x: handle({}, {"x": x}, ())[1]["0"]
@@ -200,8 +206,13 @@ def test_an_id_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
         table=TABLE,
         last=np.array([-1]),
     )
-    run = opened(open_openvino, made, tmp_path, "int64")
-    assert run(np.array([[-9, 0, 8, 3, 2, 1]])).argmax(-1).ravel().tolist() == [0, 0, 8, 3, 2, 1]
-    for wrong in (9, -10):
+    export, stored = tmp_path / "export", tmp_path / "stored"
+    runs = [opened(open_openvino, made, tmp_path, "int64", export=str(export))]
+    stored.write_bytes(b"a digest\n" + export.read_bytes())
+    # A predictor that imports what another has compiled does not read the program.
+    runs.append(opened(open_openvino, b"", tmp_path, "int64", compiled=str(stored)))
+    for run, wrong in product(runs, (9, -10)):
+        rows = run(np.array([[-9, 0, 8, 3, 2, 1]])).argmax(-1).ravel()
+        assert rows.tolist() == [0, 0, 8, 3, 2, 1]
         with pytest.raises(BackendError, match=f"^x takes ids from -9 to 8, received {wrong}$"):
             run(np.array([[0, 0, 0, 0, 0, wrong]]))

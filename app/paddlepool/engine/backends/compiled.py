@@ -14,6 +14,7 @@ import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.resources import LIBRARY_SWITCHES, processor
@@ -25,8 +26,8 @@ EXPORT = "compiled.blob"
 
 MAX_FILES = 32
 MAX_BYTES = 1 << 30
-DIGEST_BYTES = hashlib.sha256().digest_size
-"""Length of the digest with which a stored file begins."""
+DIGEST_LINE = 2 * hashlib.sha256().digest_size + 1
+"""Length of the first line of a stored file: the digest of what follows, in hexadecimal digits."""
 
 log = logging.getLogger(__name__)
 
@@ -42,22 +43,23 @@ class CompiledPrograms:
         """Return the file of a predictor's compiled program, which need not exist.
 
         Its name is a digest of everything that decides the result: the program, the options, the
-        threads, the engine with its settings and environment, and the processor. Returns None
-        without a `directory`, for backends that compile nothing, for programs that are converted
-        first, and if the program cannot be read or OpenVINO is not installed.
+        threads, the engine with its settings, rules and environment, and the processor. Returns
+        None without a `directory`, for backends that compile nothing, for programs that are
+        converted first, and if the program cannot be read or OpenVINO is not installed.
         """
         if self.directory is None or spec.backend != "openvino" or spec.format != "onnx":
             return None
         name = hashlib.sha256()
         try:
             engine = version("openvino")
-            for file in (spec.directory / spec.program, Path(__file__).with_name("onnx.py")):
+            sources = map(Path(__file__).with_name, ("onnx.py", "openvino_rules.py"))
+            for file in (spec.directory / spec.program, *sources):
                 with open_plain_file(file) as stream:
                     name.update(hashlib.file_digest(stream, "sha256").digest())
         except (OSError, PackageNotFoundError):
             return None
         switches = {key: os.environ[key] for key in os.environ if key.startswith(LIBRARY_SWITCHES)}
-        facts = [dict(spec.options), spec.threads, engine, switches]
+        facts = [spec.program_name, dict(spec.options), spec.threads, engine, switches]
         name.update(json.dumps([facts, asdict(processor())], sort_keys=True).encode())
         return self.directory / name.hexdigest()
 
@@ -65,8 +67,8 @@ class CompiledPrograms:
         """Whether the file exists and is as it was stored; if so, mark it as used now."""
         try:
             with open_plain_file(path) as stream:
-                expected = stream.read(DIGEST_BYTES)
-                whole = hashlib.file_digest(stream, "sha256").digest() == expected
+                expected = stream.read(DIGEST_LINE)
+                whole = _digest_line(hashlib.file_digest(stream, "sha256")) == expected
             if whole:
                 os.utime(path)
         except OSError:
@@ -87,7 +89,7 @@ class CompiledPrograms:
             return
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(path, hashlib.sha256(program).digest() + program)
+            write_atomically(path, _digest_line(hashlib.sha256(program)) + program)
             files = [(file.stat().st_mtime_ns, file) for file in path.parent.iterdir()]
             for _, file in sorted(files)[:-MAX_FILES]:
                 file.unlink()
@@ -98,3 +100,7 @@ class CompiledPrograms:
     def remove(self, path: Path) -> None:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+def _digest_line(digest: Any) -> bytes:
+    return f"{digest.hexdigest()}\n".encode()

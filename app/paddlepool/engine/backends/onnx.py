@@ -5,6 +5,7 @@ Both need the extra `engines`. OpenVINO can read Paddle programs, but only in th
 
 import contextlib
 import io
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,6 @@ import numpy as np
 
 from paddlepool.contracts.errors import BackendError, BackendUnavailable
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.backends.compiled import DIGEST_BYTES
 from paddlepool.engine.backends.handler import (
     Handler,
     check_bfloat16,
@@ -91,43 +91,8 @@ def imported_openvino() -> Any:
     return openvino
 
 
-def _compiled(
-    core: Any, model: Any, settings: Mapping[str, object], opening: Mapping[str, Any]
-) -> Any:
-    """Return the model as a program that is ready to run; see paddlepool.engine.backends.compiled.
-
-    It is imported from the file `compiled` of `opening`, if there is one, else compiled. With the
-    key `export`, it is exported to that file and imported again, so that the self-test judges the
-    program that later starts import.
-    """
-    if stored := opening.get("compiled"):
-        program = Path(stored).read_bytes()[DIGEST_BYTES:]
-        return core.import_model(io.BytesIO(program), "CPU", settings)
-    compiled = core.compile_model(model, "CPU", settings)
-    if not (export := opening.get("export")):
-        return compiled
-    program = compiled.export_model().getvalue()
-    with contextlib.suppress(OSError):  # no room: the next start compiles again
-        Path(export).write_bytes(program)
-    return core.import_model(io.BytesIO(program), "CPU", settings)
-
-
-def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
-    """Compile the model, or import it compiled, and return its handler; called once in the child.
-
-    Raises ConfigError for options other than OPENVINO_OPTIONS, BackendUnavailable if the package is
-    missing or bfloat16 cannot be used, BackendError if OpenVINO would compute the model wrongly,
-    and the errors of onnx_bytes() and of the framework.
-    """
-    options = checked_options("openvino", opening["options"], OPENVINO_OPTIONS)
-    try:
-        openvino = imported_openvino()
-    except ImportError as error:
-        raise BackendUnavailable(MISSING.format("openvino")) from error
-    core = openvino.Core()
-    if options["bfloat16"]:
-        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        check_bfloat16(supported="BF16" in capabilities)
+def _model(core: Any, opening: Mapping[str, Any]) -> Any:
+    """Read the program; raise BackendError if OpenVINO would compute it wrongly."""
     program = onnx_bytes(opening)
     model = core.read_model(program)
     reasons = unsuitable(model) + lost_axes(program)
@@ -138,8 +103,58 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
         )
     if reasons:
         raise BackendError(f"OpenVINO would give wrong numbers: {'; '.join(reasons)}")
+    return model
+
+
+def _compiled(
+    core: Any, settings: Mapping[str, object], opening: Mapping[str, Any]
+) -> tuple[Any, list[str], Mapping[str, int]]:
+    """Return the compiled program, the names of its inputs, and what tables() returns.
+
+    Imports the file `compiled` of `opening`, without reading the program again. Without such a
+    file, compiles the program and writes the file `export`. The self-test then judges the imported
+    program, which later starts import. Raises the errors of _model().
+    """
+    if stored := opening.get("compiled"):
+        return _imported(core, settings, Path(stored).read_bytes().partition(b"\n")[2])
+    model = _model(core, opening)
     # Names of the model before it is compiled: compiling may rename an input after an operator.
     names = [port.get_any_name() for port in model.inputs]
+    rows = tables(model)
+    compiled = core.compile_model(model, "CPU", settings)
+    if not (export := opening.get("export")):
+        return compiled, names, rows
+    content = json.dumps([names, rows]).encode() + b"\n" + compiled.export_model().getvalue()
+    with contextlib.suppress(OSError):  # no room: the next start compiles again
+        Path(export).write_bytes(content)
+    return _imported(core, settings, content)
+
+
+def _imported(
+    core: Any, settings: Mapping[str, object], content: bytes
+) -> tuple[Any, list[str], Mapping[str, int]]:
+    facts, _, program = content.partition(b"\n")
+    names, rows = json.loads(facts)
+    return core.import_model(io.BytesIO(program), "CPU", settings), names, rows
+
+
+def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
+    """Compile the model, or import it compiled, and return its handler; called once in the child.
+
+    Raises ConfigError for options other than OPENVINO_OPTIONS, BackendUnavailable if the package is
+    missing or bfloat16 cannot be used, BackendError if OpenVINO would compute the model wrongly,
+    and the errors of onnx_bytes() and of the framework.
+    """
+    options = checked_options("openvino", opening["options"], OPENVINO_OPTIONS)
+    sys.modules.setdefault("openvino.tools.ovc", cast(ModuleType, None))  # converters: not needed
+    try:
+        openvino = imported_openvino()
+    except ImportError as error:
+        raise BackendUnavailable(MISSING.format("openvino")) from error
+    core = openvino.Core()
+    if options["bfloat16"]:
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        check_bfloat16(supported="BF16" in capabilities)
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": str(opening["threads"]),
@@ -153,9 +168,8 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
         # By default, memory grows with each new shape, by 0.4 MB.
         "CPU_RUNTIME_CACHE_CAPACITY": CACHED,
     }
-    compiled = _compiled(core, model, settings, opening)
+    compiled, names, rows = _compiled(core, settings, opening)
     request = compiled.create_infer_request()
-    rows = tables(model)
     wide = [spec["name"] for spec in opening["inputs"] if spec["dtype"] in ("int64", "uint64")]
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:

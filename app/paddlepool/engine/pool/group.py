@@ -182,7 +182,7 @@ class Group:
             self._instances = [
                 Instance(
                     name=f"{self._name} {number}",
-                    open_worker=self._open,
+                    open_worker=partial(self._open, number),
                     batcher=self._batcher,
                     on_loss=self._on_loss,
                     make_request=Batch.inputs,
@@ -384,16 +384,16 @@ class Group:
         await close_all(self._instances)
         self.context.on_demand.forget(self)
 
-    async def _open(self, first: bool) -> Predictor:
-        """Open a predictor. `first` says whether it is the first one of its instance.
+    async def _open(self, number: int, first: bool) -> Predictor:
+        """Open a predictor of instance `number`. `first` says whether it is its first one.
 
-        Only the first one may have low priority. Its warm-up runs are timed, unless its priority is
-        low: it may be suspended meanwhile. Raises ConfigError or BackendError if the model is
-        rejected; if `first`, the group then accepts no further job. Raises WorkerCrashed or OSError
-        if the process died or could not be started.
+        Only the first one may have low priority. That of instance 0 times its warm-up runs, unless
+        its priority is low: it may be suspended meanwhile. Raises ConfigError or BackendError if
+        the model is rejected; if `first`, the group then accepts no further job. Raises
+        WorkerCrashed or OSError if the process died or could not be started.
         """
         batcher, low_priority = self._batcher, first and self._low_priority
-        timed = first and not low_priority
+        timed = first and number == 0 and not low_priority
         try:
             async with self._opening if low_priority else contextlib.nullcontext():
                 awaited = self._on_demand and self._is_default and batcher.live == 0
