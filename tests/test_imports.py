@@ -302,6 +302,12 @@ print(sorted(heavy & set(sys.modules)))
     assert ran([sys.executable, "-c", program]).stdout.strip() == "[]"
 
 
+def test_serve_starts_its_first_processes_before_it_imports_a_library() -> None:
+    """They import theirs while it imports its own."""
+    program = "import sys, paddlepool.cli.serve; print({*sys.modules} & {'numpy', 'pydantic'})"
+    assert ran([sys.executable, "-c", program]).stdout.strip() == "set()"
+
+
 def test_the_server_does_not_import_the_client() -> None:
     assert not [entry for entry in ALL if within(entry.imported, "paddlepool_client")]
 

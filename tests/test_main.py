@@ -118,7 +118,7 @@ def test_codec_processes_are_warmed_up_for_tasks_with_a_model(
     write_config(tmp_path / "digits", 'pipeline = "classify"')
     warmed: list[Task] = []
 
-    def workers(_settings: object, _metrics: object, tasks: list[Task]) -> None:
+    def workers(_settings: object, _metrics: object, tasks: list[Task], _spares: object) -> None:
         warmed.extend(tasks)
         raise InterruptedError
 

@@ -23,6 +23,7 @@ from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.concurrency import in_thread, in_thread_or_inline, log_failure
 from paddlepool.engine.dataplane import DataPlane, StagesDone
 from paddlepool.engine.pool.context import EngineContext, OnDemand
+from paddlepool.engine.process.start import Spares
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.composer import AnyModel
@@ -72,13 +73,16 @@ def create_app(
     lifecycle: Lifecycle | None = None,
     registry: ModelRegistry | None = None,
     tasks: Mapping[str, Task] | None = None,
+    spares: Spares | None = None,
 ) -> FastAPI:
     """Build the application.
 
     Its lifespan starts to load the models. The server accepts connections before they are loaded,
     unless `lifecycle.accepts_when_ready` is set. `registry` is for tests; None means one over the
     model repository. `tasks` are the tasks by name; None means those of load_tasks(). `settings`
-    include the settings that they declare (paddlepool.tasks.task.settings_class).
+    include the settings that they declare (paddlepool.tasks.task.settings_class). Codecs and
+    predictors use the processes of `spares` first; those that are left when the models have been
+    loaded are ended.
 
     Raises ConfigError if the model repository or the key file cannot be read, the key file has no
     key, the settings name a task, a compatible API or a picture format that does not exist, a task
@@ -114,10 +118,10 @@ def create_app(
         metrics.expect_model(name, [group.name for group in config.instance_group])
     served = {config.pipeline for config in configs.values()}
     in_use = [task for name, task in tasks.items() if name in served]
-    workers = build_workers(settings, metrics, in_use)
+    workers = build_workers(settings, metrics, in_use, spares)
     state = state_path(settings.state_file)
     compiled = CompiledPrograms(None if state is None else state.with_name(FOLDER))
-    backend = ProcessBackend(compiled=compiled)
+    backend = ProcessBackend(compiled=compiled, spares=spares)
     if registry is None:
         on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
         registry = ModelRegistry(
@@ -163,7 +167,7 @@ def create_app(
             "predictors": backend.held or (),
         },
     )
-    parts = _Parts(services, repository, tasks, workers, background, canaries)
+    parts = _Parts(services, repository, tasks, workers, background, canaries, spares or Spares())
     return build_application(
         services,
         keys=keys,
@@ -197,6 +201,7 @@ class _Parts:
     workers: Workers
     background: Background
     canaries: CanaryControl
+    spares: Spares
 
 
 @asynccontextmanager
@@ -255,6 +260,7 @@ async def _load(parts: _Parts, stopping: threading.Event) -> None:
     else:
         if not registry.wanted():
             log.warning("the model repository %s has no model", settings.model_repository)
+    await in_thread_or_inline("spares", parts.spares.close)
     for served in registry.all_served():
         task = parts.tasks.get(served.config.pipeline or "")
         at = first_route(task, settings) if task else f"/v2/models/{served.name}"
@@ -288,7 +294,9 @@ def _facts_of(served: AnyModel) -> dict[str, str]:
     }
 
 
-def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -> Workers:
+def build_workers(
+    settings: Settings, metrics: Metrics, tasks: Iterable[Task], spares: Spares | None = None
+) -> Workers:
     """Build the executors that pipelines share; /metrics counts their codec processes.
 
     The codec processes are not started yet. They will be warmed up for `tasks`; other tasks can use
@@ -309,6 +317,7 @@ def build_workers(settings: Settings, metrics: Metrics, tasks: Iterable[Task]) -
         wall_seconds=settings.codec_timeout_seconds,
         memory_bytes=settings.codec_memory_bytes,
         on_restart=metrics.codec_restarted,
+        spares=spares,
     )
     metrics.gauges.codec_processes = lambda: pool.live
     return Workers(

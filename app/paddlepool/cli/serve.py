@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from paddlepool.contracts.errors import ConfigError
-from paddlepool.contracts.resources import use_one_heap
+from paddlepool.contracts.resources import available_cores, use_one_heap
+from paddlepool.engine.process.start import Spares
 from paddlepool.observability import log
+from paddlepool.tasks.codecs import program
 
 EXIT_BAD_CONFIGURATION = 3
 
@@ -22,6 +24,10 @@ COLLECTED_OBJECTS = 20_000
 """New objects after which Python's garbage collector scans the young ones. A scan of 160 requests
 in progress takes up to 40 ms in which none is answered, and finds nothing, because requests leave
 no cycles."""
+
+CODEC_PROCESSES = 2
+"""Codec processes that are started before the settings are read: their default number."""
+STATE_FILE = "PADDLEPOOL_STATE_FILE"
 
 SWITCH_SECONDS = 0.0005
 """Python's thread switch interval. Threads copy large bodies and tokenise long texts. With the
@@ -75,6 +81,7 @@ def _replace_closed_streams() -> None:
 
 
 def _serve(args: argparse.Namespace) -> NoReturn:
+    spares = _start_spares()
     from pydantic import ValidationError
 
     from paddlepool.cli.shared import served_repository
@@ -101,7 +108,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
         logging.getLogger("paddlepool.server").warning("%s is not a setting", name)
     lifecycle = Lifecycle(accepts_when_ready=passed is not None)
     try:
-        # Bind the address first: no process is started if the port is taken.
+        # Bind the address first: no model is opened if the port is taken.
         port = settings.port
         if not (listener := passed):
             listener = server.bind(settings.host, port)
@@ -124,7 +131,7 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     ports = 1 if settings.grpc_port is None else 2
     server.require_descriptors(settings.max_connections, ports=ports)
     server.require_room_for_children()
-    app = create_app(settings, lifecycle=lifecycle, tasks=tasks)
+    app = create_app(settings, lifecycle=lifecycle, tasks=tasks, spares=spares)
     # Without this, a full garbage collection would scan everything imported so far and stop every
     # request for 60 ms; a reload makes enough objects to trigger one.
     gc.freeze()
@@ -132,6 +139,25 @@ def _serve(args: argparse.Namespace) -> NoReturn:
     gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
     sys.setswitchinterval(SWITCH_SECONDS)
     server.run(app, listener=listener)
+
+
+def _start_spares() -> Spares:
+    """Start processes that import their libraries while this one imports its own.
+
+    These are the codec processes, and predictors for OpenVINO if an earlier start has stored
+    compiled programs. They end with this process.
+    """
+    spares = Spares()
+    spares.start(program.ENVIRONMENT, prepare=program.SANDBOX, count=CODEC_PROCESSES)
+    from paddlepool.engine.backends.compiled import FOLDER, CompiledPrograms
+    from paddlepool.engine.backends.process import ENVIRONMENT, OPENVINO
+    from paddlepool.models.repository.state_file import state_path
+
+    file = os.environ.get(STATE_FILE)
+    state = state_path(Path(file) if file else None)
+    if state is not None and CompiledPrograms(state.with_name(FOLDER)):
+        spares.start(ENVIRONMENT, prepare=OPENVINO, count=int(available_cores()))
+    return spares
 
 
 def _log_formatter(log_format: str, replica: str) -> logging.Formatter:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from paddlepool.engine.process.shared_arrays import SEALS
+from paddlepool.engine.process.start import SEALS
 from tests.descriptors import open_descriptors
 
 Handler = Callable[..., tuple[Mapping[str, Any], Mapping[str, Any]]]

@@ -63,6 +63,13 @@ class CompiledPrograms:
         name.update(json.dumps([facts, asdict(processor())], sort_keys=True).encode())
         return self.directory / name.hexdigest()
 
+    def __bool__(self) -> bool:
+        """Whether any program is stored."""
+        try:
+            return self.directory is not None and any(self.directory.iterdir())
+        except OSError:
+            return False
+
     def intact(self, path: Path) -> bool:
         """Whether the file exists and is as it was stored; if so, mark it as used now."""
         try:

@@ -91,6 +91,12 @@ def imported_openvino() -> Any:
     return openvino
 
 
+def openvino_runtime() -> Any:
+    """Import `openvino` as imported_openvino() does, and without its converters."""
+    sys.modules.setdefault("openvino.tools.ovc", cast(ModuleType, None))
+    return imported_openvino()
+
+
 def _model(core: Any, opening: Mapping[str, Any]) -> Any:
     """Read the program; raise BackendError if OpenVINO would compute it wrongly."""
     program = onnx_bytes(opening)
@@ -146,9 +152,8 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
     and the errors of onnx_bytes() and of the framework.
     """
     options = checked_options("openvino", opening["options"], OPENVINO_OPTIONS)
-    sys.modules.setdefault("openvino.tools.ovc", cast(ModuleType, None))  # converters: not needed
     try:
-        openvino = imported_openvino()
+        openvino = openvino_runtime()
     except ImportError as error:
         raise BackendUnavailable(MISSING.format("openvino")) from error
     core = openvino.Core()

@@ -18,6 +18,7 @@ from paddlepool.engine.backends.compiled import EXPORT, CompiledPrograms
 from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from paddlepool.engine.process.confinement import MEASURES, Confinement
 from paddlepool.engine.process.environment import Limits, malloc_settings
+from paddlepool.engine.process.start import Spares
 from paddlepool.engine.process.suspension import Suspension
 from paddlepool.models.repository.manifest import ONNX_BACKENDS
 
@@ -38,6 +39,8 @@ ENVIRONMENT = {
 TUNED_ALLOCATOR = malloc_settings(
     "hugetlb=1", "mmap_threshold=4294967296", "trim_threshold=4294967296", "top_pad=67108864"
 )
+OPENVINO = "paddlepool.engine.backends.onnx:openvino_runtime"
+"""What a process that will run OpenVINO can prepare before it has a model."""
 CURRENT_PROGRAMS = {"FLAGS_enable_pir_api": "1"}
 """Without this flag, `paddle.jit.load` accepts programs of Paddle 2 and unpickles a file."""
 
@@ -123,7 +126,7 @@ class ProcessBackend:
     `held` lists the `paddlepool.engine.process.confinement.MEASURES` in force for the predictor
     that was opened last; None before the first. A predictor opened without the argument
     `suspension` uses that of this object, if there is one: it runs only on idle processors, and is
-    stopped while the suspension is held.
+    stopped while the suspension is held. Processes of `spares` are used first.
     """
 
     backends: Mapping[str, str] = field(default_factory=lambda: BACKENDS)
@@ -133,6 +136,7 @@ class ProcessBackend:
     )
     suspension: Suspension | None = None
     compiled: CompiledPrograms = field(default_factory=CompiledPrograms)
+    spares: Spares | None = None
     held: tuple[str, ...] | None = field(default=None, init=False)
 
     def __call__(self, spec: PredictorSpec, *, suspension: Suspension | None = None) -> Predictor:
@@ -193,7 +197,7 @@ class ProcessBackend:
                     starts_programs=converts or spec.options.get("device") == "gpu",
                 )
                 check = partial(check_outputs, spec.outputs)
-                child = Child(target, opening, limits=limits, check=check)
+                child = Child(target, opening, limits=limits, check=check, spares=self.spares)
                 if export_to is not None:
                     self.compiled.store(export_to, writing[0] / EXPORT)
         except errors.BackendError as error:

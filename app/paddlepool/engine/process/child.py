@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -29,10 +28,11 @@ from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Array, Tensors
 from paddlepool.engine.process.child_output import OutputLogger
-from paddlepool.engine.process.environment import Limits, child_environment
+from paddlepool.engine.process.environment import Limits
 from paddlepool.engine.process.replies import Check, Reply, parse_message
 from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
-from paddlepool.engine.process.worker import ARGUMENTS, HEADER_BYTES, SLOTS
+from paddlepool.engine.process.start import SLOTS, Spares
+from paddlepool.engine.process.worker import HEADER_BYTES
 
 CPU_LIMIT_EXCEEDED = -signal.SIGPROF
 """Exit code of a child whose call exceeded the limit of processor time that it set for itself."""
@@ -115,6 +115,8 @@ class Child:
     of the child's confinement that are in force. `check` verifies each reply after the opening; the
     process is killed if a reply is malformed or `check` raises ValueError.
 
+    The process is one of `spares`, if any of them has the environment of `limits`, or a new one.
+
     The constructor blocks until the target is open, at most `start_timeout` seconds besides a
     suspension. Raises as call() does, and OSError for lack of resources; the process is then gone.
 
@@ -130,11 +132,12 @@ class Child:
         limits: Limits = Limits(),
         start_timeout: float = 120.0,
         check: Check | None = None,
+        spares: Spares | None = None,
     ) -> None:
         self._open = False
         self._check: Check | None = None
         with contextlib.ExitStack() as resources:
-            self._start(resources, limits)
+            self._start(resources, limits, spares or Spares())
             opening = {
                 "target": target,
                 "init": init,
@@ -155,41 +158,21 @@ class Child:
             self._check, self._open = check, True
             self._resources = resources.pop_all()
 
-    def _start(self, resources: contextlib.ExitStack, limits: Limits) -> None:
-        """Start the process. `resources` gets all that must be closed, even if this raises."""
+    def _start(self, resources: contextlib.ExitStack, limits: Limits, spares: Spares) -> None:
+        """Take or start a process. `resources` gets all that must be closed, even on an error."""
         self._under_way: deque[_Sent] = deque()
         self._wait = _Wait(0.0, 0.0, 0.0, 0.0, 0.0, patient=False)
         self._put: tuple[int, Layout, int] = (0, [], 0)
         self._reply: Reply | None = None  # with views of memory that the child can still write
         self._output: IO[bytes] | None = None
         self._events = resources.enter_context(select.epoll())
-        self._socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        resources.enter_context(self._socket)
-        with contextlib.ExitStack() as inherited:
-            inherited.enter_context(child_socket)
-            lifeline, parent_end = os.pipe()
-            resources.callback(os.close, parent_end)
-            inherited.callback(os.close, lifeline)
-
-            def shared(name: str) -> SharedArrays:
-                created = SharedArrays.create(name)
-                resources.callback(created.close)
-                return created
-
-            self._slots = [(shared("requests"), shared("replies")) for _ in range(SLOTS)]
-            blocks = [block.descriptor for slot in self._slots for block in slot]
-            descriptors = (child_socket.fileno(), lifeline, *blocks)
-            self._process = subprocess.Popen(
-                [sys.executable, *ARGUMENTS, *map(str, descriptors)],
-                pass_fds=descriptors,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                env=child_environment(limits.environment),
-            )
+        self._process, self._socket, blocks, channels = spares.take(limits.environment)
+        resources.enter_context(channels)
+        shared = [SharedArrays(block) for block in blocks]
+        self._slots = list(zip(shared[::2], shared[1::2], strict=True))
+        resources.callback(self._slots.clear)  # unmaps them
         output = cast(IO[bytes], self._process.stderr)
         self._logger = OutputLogger(self._process.pid)
-        resources.callback(output.close)
         resources.callback(self._logger.end)
         resources.callback(self._read_output)
         self._suspension = limits.suspension

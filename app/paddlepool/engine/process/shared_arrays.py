@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import mmap
 import os
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from paddlepool.contracts.tensors import Array, Tensors
+from paddlepool.engine.process.start import memory_file
 
 ALIGNMENT = 64
 KEEP_BYTES = 32 << 20
@@ -23,8 +23,6 @@ Layout = list[tuple[str, str, list[int], int]]
 
 NUMBERS = frozenset(np.dtype(code).str for code in "?bhilqBHILQefd")
 """The dtypes that are read; an array of objects would contain addresses."""
-
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class SharedArrays:
@@ -42,9 +40,7 @@ class SharedArrays:
 
     @classmethod
     def create(cls, name: str) -> SharedArrays:
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
-        return cls(descriptor)
+        return cls(memory_file(name))
 
     def write(self, arrays: Tensors) -> Layout:
         """Copy the arrays into the block and return their layout; grow the file if needed.

@@ -23,18 +23,10 @@ from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.confinement import Confinement, confine_calls, confine_files
 from paddlepool.engine.process.environment import lower_limit
 from paddlepool.engine.process.shared_arrays import SharedArrays
+from paddlepool.engine.process.start import SLOTS
 
-_NAME = "paddlepool.engine.process.worker"
-_ROOT = str(Path(__file__).parents[3])
-_PROGRAM = f"import sys; sys.path.append({_ROOT!r}); from {_NAME} import main; main(sys.argv[2:])"
-ARGUMENTS = ("-P", "-c", _PROGRAM, _NAME)
-"""Arguments that make Python run this module; the last one is the name shown in process lists.
-With `-m`, Python would import from the working directory before any confinement, and codec
-processes could read files there."""
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
-SLOTS = 2
-"""Maximum calls under way: one that runs, and one that begins when the first ends."""
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
@@ -43,10 +35,11 @@ def main(arguments: Sequence[str]) -> None:
     """Handle calls until the parent closes its end of the socket.
 
     `arguments` are numbers of inherited descriptors: the socket, the read end of a pipe that the
-    parent keeps open, and for each slot the memory of its requests and of its replies. The first
-    call opens the target. The kernel kills this process when the parent ends.
+    parent keeps open, and for each slot the memory of its requests and of its replies. A further
+    one names what to prepare, as start() describes; errors of that are left to the first call,
+    which opens the target. The kernel kills this process when the parent ends.
     """
-    wire_fd, lifeline, *blocks = map(int, arguments)
+    wire_fd, lifeline, *blocks = map(int, arguments[: 2 + 2 * SLOTS])
     end_with_parent(os.getpid(), lifeline)
     if select.select([lifeline], [], [], 0)[0]:  # the parent's end is closed already
         os._exit(0)
@@ -54,6 +47,10 @@ def main(arguments: Sequence[str]) -> None:
     _leave_terminal()
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")  # the OOM killer picks a child, not the API process
+    for name in arguments[2 + 2 * SLOTS :]:
+        with contextlib.suppress(Exception):
+            if callable(prepare := pkgutil.resolve_name(name)):
+                prepare()
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None

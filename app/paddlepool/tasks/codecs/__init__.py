@@ -2,6 +2,7 @@
 
     pool      runs functions named "module:function" in codec processes      (parent)
     picture   a decoded picture in shared memory, within a limit for all     (parent and child)
+    program   where that program is, and its environment                     (parent)
     sandbox   the program of a codec process                                 (child)
     reading   decodes a picture for the function of a task                   (child)
     limits    accepted formats, and limits on size and processor time        (parent and child)

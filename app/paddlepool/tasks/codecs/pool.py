@@ -26,27 +26,21 @@ from paddlepool.engine.pool.context import RestartBackoff
 from paddlepool.engine.pool.instance import Instance, Run, close_all
 from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from paddlepool.engine.process.confinement import MEASURES, Confinement
-from paddlepool.engine.process.environment import Limits, malloc_settings
+from paddlepool.engine.process.environment import Limits
 from paddlepool.engine.process.replies import Check, Reply
+from paddlepool.engine.process.start import Spares
 from paddlepool.engine.queue.batcher import Batcher
 from paddlepool.engine.queue.job import Job
 from paddlepool.engine.queue.shape_queues import NORMAL, URGENT
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import PICTURE_LINK, PictureStore
+from paddlepool.tasks.codecs.program import ENVIRONMENT, TARGET
 
-TARGET = "paddlepool.tasks.codecs.sandbox:open_sandbox"
 READ_PICTURE = "paddlepool.tasks.codecs.reading:read_picture"
 MEMORY_LIMIT = 1536 << 20
 START_SECONDS = 60.0
 KILLED_RETRY_SECONDS = 5.0
 """Seconds after which a client should retry if the system killed two processes with its picture."""
-
-# By default, glibc returns a picture's memory to the system after each step, and the next step gets
-# zeroed pages. With these settings, glibc keeps blocks of up to 32 MiB.
-# The second thread of a large picture uses the same heap, because another one reserves 64 MiB.
-ENVIRONMENT = malloc_settings(
-    "mmap_threshold=33554432", "trim_threshold=67108864", "top_pad=16777216", "arena_max=1"
-)
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +176,7 @@ class CodecPool:
     request waits for an import. `queue_size` limits the waiting calls and `wall_seconds` the run of
     each, unless a call is urgent. `memory_bytes` limits the address space of a process.
     `on_restart` is called with the reason when a process that was open is replaced; it must not
-    block or raise.
+    block or raise. Processes of `spares` are used first.
     """
 
     count: int
@@ -191,6 +185,7 @@ class CodecPool:
     wall_seconds: float = 5.0
     memory_bytes: int = MEMORY_LIMIT
     on_restart: Callable[[Restart], None] = lambda _: None
+    spares: Spares | None = None
 
     checks: dict[str, Check] = field(default_factory=lambda: {READ_PICTURE: check_read}, init=False)
     """Checks of replies, by function name. A process whose reply is rejected is killed."""
@@ -313,7 +308,12 @@ class CodecPool:
         with contextlib.ExitStack() as opening:
             try:
                 child = Child(
-                    TARGET, {}, limits=limits, start_timeout=START_SECONDS, check=self._check
+                    TARGET,
+                    {},
+                    limits=limits,
+                    start_timeout=START_SECONDS,
+                    check=self._check,
+                    spares=self.spares,
                 )
                 opening.callback(child.close)
                 for function in self.warm_ups:
