@@ -64,7 +64,7 @@ class Asset:
 def read_asset(file: Path) -> Asset:
     """Return a file as it is sent: `x.js.gz` as `x.js`, and index.html with the shared header.
 
-    Each file is read once: installed files do not change meanwhile.
+    Each file is read once, for its first request: installed files do not change meanwhile.
     """
     content, packed = file.read_bytes(), None
     if file.suffix == PACKED:
@@ -98,21 +98,21 @@ def router() -> APIRouter:
     return routes
 
 
-def _add(routes: APIRouter, address: str, asset: Asset, headers: Mapping[str, str]) -> None:
+def _add(routes: APIRouter, address: str, file: Path, headers: Mapping[str, str]) -> None:
     async def page(request: Request) -> Response:
-        return _reply(asset, request, headers)
+        return _reply(read_asset(file), request, headers)
 
     routes.add_api_route(address, page, responses={304: {}})
 
 
-def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[str, Asset]:
+def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[str, Path]:
     """Add the route `/FOLDER/NAME` for files. Return the files that it serves, by NAME.
 
     They are files with a suffix in MEDIA_TYPES, and gzipped ones under their name without PACKED.
     Others are left out.
     """
     files = {
-        path.name.removesuffix(PACKED): read_asset(path)
+        path.name.removesuffix(PACKED): path
         for path in paths
         if path.suffix in (*MEDIA_TYPES, PACKED)
     }
@@ -120,7 +120,7 @@ def _add_files(routes: APIRouter, folder: str, paths: Iterable[Path]) -> dict[st
     async def asset(asset: str, request: Request) -> Response:
         if asset not in files:
             raise HTTPException(404)
-        return _reply(files[asset], request, {})
+        return _reply(read_asset(files[asset]), request, {})
 
     routes.add_api_route(f"/{folder}/{{asset}}", asset, responses={304: {}, **documented(404)})
     return files

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from PIL.ImageColor import colormap, getrgb  # only the names of CSS colours; loads no decoder
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter
@@ -45,6 +44,8 @@ def read_colour(text: str) -> Colour:
     name = text.strip().lower()
     if name == "transparent":
         return (0, 0, 0, 0)
+    from PIL.ImageColor import colormap, getrgb  # loads no decoder; few requests name a colour
+
     if name not in colormap and not _HEX.fullmatch(name):
         raise ValueError("not a colour")
     red, green, blue, alpha = (*getrgb(name), 255)[:4]

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -332,6 +331,8 @@ def read_inference_config(text: str | bytes, *, paddlex_order: bool = True) -> I
     `paddlex_order`, they keep the order of the file. Operations for training alone are left out.
     Raises ConfigError, which names the fault and usually a remedy, for a file that cannot be used.
     """
+    import yaml  # most servers have no such file
+
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
