@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import gc
 import logging
+import math
 import os
 import shlex
 import socket
@@ -27,6 +28,9 @@ no cycles."""
 
 CODEC_PROCESSES = 2
 """Codec processes that are started before the settings are read: their default number."""
+SPARE_PREDICTORS = 4
+"""Maximum of the predictor processes that are started then: those of no use take memory and time
+until the models have been loaded."""
 STATE_FILE = "PADDLEPOOL_STATE_FILE"
 
 SWITCH_SECONDS = 0.0005
@@ -145,7 +149,8 @@ def _start_spares() -> Spares:
     """Start processes that import their libraries while this one imports its own.
 
     These are the codec processes, and predictors for OpenVINO if an earlier start has stored
-    compiled programs. They end with this process.
+    compiled programs. They end with this process. The settings are not read yet, as that takes
+    half of the imports: if these processes do not fit them, others are started later.
     """
     spares = Spares()
     spares.start(program.ENVIRONMENT, prepare=program.SANDBOX, count=CODEC_PROCESSES)
@@ -155,8 +160,9 @@ def _start_spares() -> Spares:
 
     file = os.environ.get(STATE_FILE)
     state = state_path(Path(file) if file else None)
-    if state is not None and CompiledPrograms(state.with_name(FOLDER)):
-        spares.start(ENVIRONMENT, prepare=OPENVINO, count=int(available_cores()))
+    if state is not None and CompiledPrograms(state.with_name(FOLDER)).any():
+        count = min(SPARE_PREDICTORS, math.ceil(available_cores()))
+        spares.start(ENVIRONMENT, prepare=OPENVINO, count=count)
     return spares
 
 

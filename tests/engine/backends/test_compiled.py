@@ -84,8 +84,10 @@ def test_a_package_that_is_absent_stores_nothing(
 
 def test_a_damaged_file_is_not_used(programs: CompiledPrograms, spec: PredictorSpec) -> None:
     path = path_of(programs, spec)
+    assert not programs.any()
     assert not programs.intact(path)
     stored(programs, spec, b"a compiled program")
+    assert programs.any()
     assert programs.intact(path)
     path.write_bytes(path.read_bytes()[:-1])
     assert not programs.intact(path)

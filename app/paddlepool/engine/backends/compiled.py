@@ -63,7 +63,7 @@ class CompiledPrograms:
         name.update(json.dumps([facts, asdict(processor())], sort_keys=True).encode())
         return self.directory / name.hexdigest()
 
-    def __bool__(self) -> bool:
+    def any(self) -> bool:
         """Whether any program is stored."""
         try:
             return self.directory is not None and any(self.directory.iterdir())
