@@ -1,6 +1,9 @@
 """Settings: their limits, their errors, and that the documentation knows each one."""
 
+import ast
+import inspect
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from paddlepool.contracts.errors import ConfigError
 from paddlepool.settings.server import (
     API_NAMES,
     PREFIX,
+    PluginSettings,
     Settings,
     explain,
     read_plugin_settings,
@@ -37,6 +41,7 @@ def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
         fields |= task.settings.model_fields
     assert fields.keys() == ALL.model_fields.keys()
     said = {name: " ".join(str(field.description).split()) for name, field in fields.items()}
+    said |= {**docstrings(PluginSettings), **docstrings(Settings)}
     assert [name for name, text in said.items() if not re.fullmatch(r".+\.", text)] == []
     rows = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| `PADDLE")]
     expected = [
@@ -44,6 +49,19 @@ def test_every_setting_is_documented_with_its_default_and_sentence() -> None:
         for name, field in fields.items()
     ]
     assert expected == rows
+
+
+def docstrings(settings: type[PluginSettings]) -> dict[str, str]:
+    """Return the text below each field; the server's start does not read its source for them."""
+    [definition] = ast.parse(inspect.getsource(settings)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(text.value.value, str)
+    }
 
 
 def shown(default: object) -> str:

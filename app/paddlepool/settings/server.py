@@ -82,7 +82,6 @@ class PluginSettings(BaseSettings):
         env_prefix=PREFIX,
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_by_name=True,
         validate_by_alias=True,
     )
