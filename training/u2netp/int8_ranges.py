@@ -53,7 +53,7 @@ def main() -> None:
     args = parser.parse_args()
     files = ModelRepository(args.repository.resolve()).read("u2netp", args.version)
     manifest, reference = files.manifest, named_graph(files)
-    arranged = rewritten(reference)
+    arranged = rewritten(reference, approximate=True)
     model = arranged.model
     pictures = sorted((args.data / "images").glob("*.jpg"))
     held_out = pictures[::EVERY]

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from paddlepool.making.programs.qdq import Activation, Ranges, quantised
+from paddlepool.making.programs.onnx_graph import Graph
+from paddlepool.making.programs.qdq import Activation, Ranges, quantised, read_ranges
 from paddlepool.making.programs.rewrite import OUTLIER, rewritten
 from tests.making.programs.networks import named
 from tests.making.programs.test_qdq import run
@@ -61,6 +62,24 @@ def network(*, outlier: float, mode: str = "half_pixel") -> onnx.ModelProto:
 
 
 X = np.random.default_rng(1).uniform(-1, 1, (1, 3, 8, 8)).astype(np.float32)
+
+
+def decoder(weight: np.ndarray) -> onnx.ModelProto:
+    """x [1,c,34,34]: a 3×3 convolution of its halved and enlarged form beside itself."""
+    count, channels = len(weight), weight.shape[1] // 2
+    size = [1, channels, 34, 34]
+    nodes = [
+        helper.make_node("AveragePool", ["x"], ["small"], kernel_shape=[2, 2], strides=[2, 2]),
+        resize("small", "large"),
+        helper.make_node("Concat", ["large", "x"], ["both"], axis=1),
+        helper.make_node("Conv", ["both", "join.weight", "join.bias"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    constants = {
+        "join.weight": weight, "join.bias": weights(count), "large.sizes": np.array(size),
+    }  # fmt: skip
+    return named(
+        model(nodes, inputs={"x": size}, outputs={"y": [1, count, 34, 34]}, constants=constants)
+    )
 
 
 def kinds(network: onnx.ModelProto) -> Counter[str]:
@@ -141,3 +160,63 @@ def test_a_bottleneck_stays() -> None:
         nodes, inputs={"x": [1, 3, 8, 8]}, outputs={"y": [1, 4, 8, 8]}, constants=constants
     )
     assert kinds(rewritten(named(plain)).model)["Conv"] == 2
+
+
+def test_a_convolution_comes_before_its_upsampling() -> None:
+    """The centres of the kernels are exact, and the rest nearly so where values change slowly."""
+    weight = weights(256, 512, 3, 3)
+    across, down, phase = np.random.default_rng(3).uniform(0, 0.2, (3, 256, 1, 1))
+    y, x = np.mgrid[:34, :34]
+    waves = np.sin(across * x + down * y + 32 * phase)[None].astype(np.float32)
+    plain = decoder(weight)
+    other = rewritten(plain, approximate=True)
+    assert [node.op_type for node in other.model.graph.node] == [
+        "AveragePool", "Conv", "Resize", "Conv", "Add",
+    ]  # fmt: skip
+    assert other.float_nodes == ()
+    inside = (..., slice(4, -4), slice(4, -4))  # the padding's place is another at half the size
+    expected = run(plain, waves)[inside]
+    gap = run(other.model, waves)[inside] - expected
+    assert 0 < gap.std() < 0.03 * expected.std()
+    centre = np.zeros_like(weight)
+    centre[:, :, 1, 1] = weight[:, :, 1, 1]
+    plain = decoder(centre)
+    moved = rewritten(plain, approximate=True).model
+    np.testing.assert_allclose(run(moved, waves), run(plain, waves), rtol=0, atol=1e-3)
+
+
+def test_a_convolution_stays_behind_its_upsampling() -> None:
+    """If it is small, if it makes more channels than it reads, or without permission."""
+    for network, approximate in (
+        (decoder(weights(16, 32, 3, 3)), True),
+        (decoder(weights(512, 256, 3, 3)), True),
+        (decoder(weights(256, 512, 3, 3)), False),
+    ):
+        assert kinds(rewritten(network, approximate=approximate).model)["Add"] == 0
+
+
+def test_the_sum_of_two_convolutions_is_rounded_once() -> None:
+    """The upsampled one is int8, with one scale and offset before and after; the other is not."""
+    plain = rewritten(decoder(weights(256, 512, 3, 3)), approximate=True).model
+    values = {"join.before": 3.0, "join.before.Resize": 2.0, "join.before.rest": 1.0, "x": 1.0}
+    readers = {"join.before": "join.before.Resize", "x": "join"}
+    ranges = Ranges(
+        activations=tuple(
+            Activation(
+                value=value, scale=scale, zero_point=int(scale), signed=True,
+                readers=(readers.get(value, "join.before.Add"),),
+            )
+            for value, scale in values.items()
+        ),
+        float_layers=(),
+    )  # fmt: skip
+    small = quantised(plain, ranges)
+    measured = [entry.value for entry in read_ranges(plain, small).activations]
+    assert "join.before.rest" not in measured
+    graph = Graph(small)
+    [enlarge] = [node for node in graph.nodes if node.op_type == "Resize"]
+    assert enlarge.input[0] == "join.before.quantised"
+    around = [graph.maker(enlarge.input[0]), *graph.users(enlarge.output[0])]
+    assert [list(node.input[1:]) for node in around if node] == [
+        ["join.before.Resize.scale", "join.before.Resize.zero"]
+    ] * 2

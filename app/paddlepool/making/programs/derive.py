@@ -127,7 +127,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
         calibration=shipped.calibration,
         quality=shipped.quality,
     )
-    model = rewritten(named_graph(files)).model
+    model = rewritten(named_graph(files), approximate=True).model
     content = quantised(model, shipped.ranges).SerializeToString()
     return Derived(content=content, entry=entry, backend="openvino")
 

@@ -166,9 +166,10 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
             floats.append(node.name)
         if node.name not in useful:
             continue
+        summed = _summed_by_layer(plain, node)
         for source, name in zip(node.input, other.input, strict=True):
             quantise = _quantising(makers, name)
-            if quantise is not None and quantise.input[0] == source:
+            if quantise is not None and quantise.input[0] == source and source != summed:
                 activations.setdefault(source, (quantise, []))[1].append(node.name)
     return Ranges(
         activations=tuple(
@@ -183,6 +184,19 @@ def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ran
         ),
         float_layers=tuple(floats),
     )
+
+
+def _summed_by_layer(plain: Graph, node: onnx.NodeProto) -> str | None:
+    """Return the addend that a layer computes for the addition `node` alone; None without one.
+
+    An engine adds the other addend in the layer, before it rounds, so this one needs no scale.
+    """
+    if node.op_type == "Add":
+        for value in node.input:
+            maker = plain.maker(value)
+            if maker is not None and plain.weight_of(maker) and plain.users(value) == [node]:
+                return str(value)
+    return None
 
 
 def _before_int8(plain: Graph, quantised_nodes: Mapping[str, onnx.NodeProto]) -> set[str]:
@@ -286,7 +300,7 @@ def _quantise_value(graph: Graph, activation: Activation) -> list[onnx.NodeProto
 
 
 def _resize_quantised(graph: Graph) -> None:
-    """Let each resize read and write uint8, if its input and its result are quantised to uint8.
+    """Let each resize read and write int8 or uint8, if its input and its result are quantised so.
 
     The input gets the scale of the result, which a concatenation shares.
     """
@@ -298,11 +312,10 @@ def _resize_quantised(graph: Graph) -> None:
         [after], quantise = users, makers.get(before.input[0])
         if after.op_type != "QuantizeLinear" or quantise is None:
             continue
-        zeros = [graph.constants[node.input[2]] for node in (quantise, after)]
-        if any(zero.dtype != np.uint8 or zero.any() for zero in zeros):
+        if len({graph.constants[node.input[2]].dtype for node in (quantise, after)}) > 1:
             continue
         for node in (quantise, before):
-            node.input[1] = after.input[1]
+            node.input[1:] = after.input[1:]
         resize.input[0], resize.output[0] = before.input[0], after.output[0]
         graph.nodes.remove(after)
 
