@@ -1,10 +1,14 @@
 """Foreground colours, against mixtures whose parts are known."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
+from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels
 from paddlepool.tasks.segment.foreground import TILE, foreground_colours
+from paddlepool.tasks.segment.stages import _compose
 
 
 def disc(height: int, width: int, *, ramp: float) -> Floats:
@@ -64,3 +68,26 @@ def test_only_beside_transparency_of_its_own_a_picture_keeps_its_colours() -> No
     colours = foreground_colours(np.concatenate((picture, own), axis=2), alpha)
     beside = (slice(128, 172), slice(58, 112))
     assert np.array_equal(picture[beside], colours[beside])
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+@pytest.mark.parametrize("kind", ["estimated", "original"])
+def test_a_whole_cutout_has_the_same_pixels_as_a_cropped_one(kind: str, channels: int) -> None:
+    """Only the cropped one is cut from a whole picture of foreground colours."""
+    share = disc(300, 401, ramp=12)
+    picture, _, alpha = mixture(share)
+    own = np.full((300, 401, 1), 255, np.uint8)
+    own[:200] = 200
+    picture = np.concatenate((picture, own), axis=2)[..., :channels]
+    meta = {
+        "limits": asdict(PictureLimits()), "output": "cutout", "format": "png", "refine": "none",
+        "threshold": None, "crop": False, "crop_margin": ((0, "px"),) * 4, "scale": None,
+        "position": None, "bg_blur": None, "colours": kind, "shadow": "none", "foreground": None,
+    }  # fmt: skip
+    whole, box = _compose(picture, share, meta, None)
+    cropped, _ = _compose(picture, share, meta | {"crop": True}, None)
+    assert box.width < 401
+    np.testing.assert_array_equal(whole[box.slices], cropped)
+    assert np.abs(whole[..., :3].astype(int) - picture[..., :3])[alpha > 0].any() == (
+        kind == "estimated"
+    )

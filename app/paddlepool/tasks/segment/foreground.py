@@ -7,7 +7,7 @@ On each level, one step of blur-fusion is computed (Forte, "Approximate Fast For
 Estimation", 2021).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import cv2
@@ -46,9 +46,19 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     itself is transparent there, or alpha is partial in a broad region (BROAD), they stay its own.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
+    for place, colours in edge_colours(pixels, alpha):
+        result[place] = colours
+    return result
+
+
+def edge_colours(pixels: Pixels, alpha: Pixels) -> Iterator[tuple[Tile, Pixels]]:
+    """Yield the parts of foreground_colours() that may differ from the picture: place and colours.
+
+    The parts do not overlap. Nothing is yielded for an alpha without partial values.
+    """
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
     if not cv2.countNonZero(partial):
-        return result
+        return
     height, width = alpha.shape
     step = 2
     while height * width > FINEST_PIXELS * step * step:
@@ -59,13 +69,11 @@ def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
     clear = None
     if pixels.shape[2] == 4:
         clear = cv2.inRange(np.ascontiguousarray(pixels[..., 3]), 0, 254)
-    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(result, alpha, clear, 2 * step)]
+    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(pixels, alpha, clear, 2 * step)]
     for blocks, place in tiles(height, width, step=step, side=TILE):
         if cv2.countNonZero(partial[place]):
             blocks, place = _edge(alpha, blocks, place, step)
-            # Tiles overlap: read from the picture, not from the unfinished result.
-            result[place] = _finished(pixels, alpha, coarse, blocks, place, step)
-    return result
+            yield place, _finished(pixels, alpha, coarse, blocks, place, step)
 
 
 def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Tile]:
@@ -114,7 +122,7 @@ def _coarse(
 def _level(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats]:
     """Return the picture and its alpha, reduced by `step`; alpha is from 0 to 1."""
     share = _reduced(alpha, step).astype(np.float32) / np.float32(255)
-    return _reduced(picture, step).astype(np.float32), share
+    return _reduced(picture, step)[..., :3].astype(np.float32), share
 
 
 def _reduced(plane: Pixels, step: int) -> Pixels:
@@ -138,6 +146,8 @@ def _enlarged(plane: Floats, rows: int, columns: int) -> Floats:
     larger = cv2.resize(plane, None, fx=factor, fy=factor, interpolation=cv2.INTER_LINEAR)
     larger = larger[:rows, :columns]
     below, beside = rows - larger.shape[0], columns - larger.shape[1]
+    if not below and not beside:
+        return larger
     return cv2.copyMakeBorder(larger, 0, below, 0, beside, cv2.BORDER_REPLICATE)
 
 

@@ -223,6 +223,8 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
     height, width = alpha.shape
     result = np.zeros((height, width, 4), np.uint8)
     for rows in bands(height, width):
+        if not cv2.countNonZero(alpha[rows]):
+            continue  # the zeros take no memory
         colours = cv2.cvtColor(np.ascontiguousarray(pixels[rows][..., :3]), cv2.COLOR_RGB2RGBA)
         cv2.mixChannels([alpha[rows]], [colours], [0, 3])
         cv2.copyTo(colours, alpha[rows], result[rows])

@@ -21,7 +21,7 @@ from paddlepool.tasks.codecs.encode import check_output, encode, indexed_png
 from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
 from paddlepool.tasks.segment import matte
-from paddlepool.tasks.segment.foreground import foreground_colours
+from paddlepool.tasks.segment.foreground import edge_colours, foreground_colours
 from paddlepool.tasks.segment.masks import foreground_of
 from paddlepool.tasks.segment.refine import guided_alpha, matted_alpha
 from paddlepool.tasks.transforms.labels import pixel_labels
@@ -249,6 +249,9 @@ def _compose(
     cover = matte.on_canvas(matte.resized_alpha(own, *size), shown)
     if meta["output"] == "mask":
         return cover, subject
+    whole = part is canvas and shown.slices == part.slices and size == alpha.shape
+    if meta["output"] == "cutout" and meta["shadow"] != "drop" and whole:
+        return _plain_cutout(pixels, alpha, estimated=meta["colours"] != "original"), subject
     paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
     ground = matte.flat(paint, canvas.width)
     if meta["bg_blur"] is not None:
@@ -270,6 +273,18 @@ def _compose(
             background, canvas.height, canvas.width, fit=meta["bg_fit"], colour=paint
         )
     return matte.stacked(front, cover, ground=ground, shade=shade), subject
+
+
+def _plain_cutout(pixels: Pixels, alpha: Pixels, *, estimated: bool) -> Pixels:
+    """Return the whole picture as RGBA, with its own colours or `estimated` ones along edges.
+
+    Other results need a whole picture of those colours; this one only writes the edges again.
+    """
+    result = matte.cutout(pixels, alpha)
+    if estimated:
+        for place, colours in edge_colours(pixels, alpha):
+            result[place] = matte.cutout(colours, alpha[place])
+    return result
 
 
 def _check(canvas: matte.Area, meta: Mapping[str, Any]) -> None:
