@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 import shutil
 import sys
 import tomllib
@@ -18,7 +19,9 @@ from paddlepool.cli import main
 from paddlepool.cli.pull import PinnedWheel
 from paddlepool.engine.backends.handler import onnx_bytes
 from paddlepool.making.export.best_class import parts_of
+from paddlepool.making.programs.qdq import PARSER, Ranges, ShippedRanges
 from paddlepool.models.repository.layout import ModelRepository
+from paddlepool.models.repository.manifest import Calibration, Derivation
 from tests.making.export.wheels import Registry
 from tests.ran import ran
 
@@ -36,9 +39,28 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def repository(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of them, imported by one command; read-only."""
+    """All of them, imported by one command; read-only.
+
+    The package has ranges for the recogniser.
+    """
     root = tmp_path_factory.mktemp("imported") / "repository"
-    assert main(["import", str(folders), "--repository", str(root)]) == 0
+    weights = (folders / "Tiny_rec" / "inference.pdiparams").read_bytes()
+    program = (folders / "Tiny_rec" / "inference.json").read_text("utf-8")
+    shipped = ShippedRanges(
+        weights_sha256=hashlib.sha256(weights).hexdigest(),
+        derivation=Derivation(tool="test", versions={}),
+        calibration=Calibration(data="test", count=1, sha256="0" * 64),
+        quality=(),
+        ranges=Ranges(
+            activations=(), float_layers=tuple(set(re.findall(r"(conv2d_\d+)\.w", program)))
+        ),
+        sealed=True,
+    )
+    ranges = tmp_path_factory.mktemp("ranges")
+    (ranges / "tiny-rec.json").write_bytes(PARSER.dump_json(shipped))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("paddlepool.making.programs.qdq.DIRECTORY", ranges)
+        assert main(["import", str(folders), "--repository", str(root)]) == 0
     return root
 
 
@@ -53,10 +75,20 @@ def test_every_folder_is_a_model(repository: Path) -> None:
     assert config(repository, "ocr")["parts"] == {"detect": "tiny-det", "recognise": "tiny-rec"}
     for name in ("tiny-det", "tiny-rec", "tiny-seg", "tiny-x1-0-cls"):
         files = models.read(name, 1)
-        assert sorted(files.manifest.files) == [
+        assert sorted({*files.manifest.files} - {"int8.onnx"}) == [
             "inference.json", "inference.pdiparams", "inference.yml", "selftest.npz"
         ]  # fmt: skip
         assert files.manifest.weights["licence"] == "apache-2.0"
+
+
+def test_weights_with_ranges_get_a_program(repository: Path) -> None:
+    """And config.toml a group for it; other models get neither."""
+    for name in ("tiny-det", "tiny-rec"):
+        files = ModelRepository(repository).read(name, 1)
+        programs = [program.name for program in files.manifest.programs]
+        groups = [group.name for group in files.config.instance_group if group.program]
+        known = name == "tiny-rec"
+        assert (programs, groups) == ((["int8"], ["openvino_int8"]) if known else ([], []))
 
 
 def test_the_task_is_that_of_the_operation_after_the_model(repository: Path) -> None:

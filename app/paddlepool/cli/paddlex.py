@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from paddlepool.cli.derive import derive_program
 from paddlepool.cli.shared import quiet_children
 from paddlepool.contracts.errors import ConfigError, PaddlepoolError
 from paddlepool.contracts.sentences import printable
@@ -18,11 +19,14 @@ from paddlepool.making.export.publish import (
     published_version,
     sha256_of,
     staged_version,
+    template,
 )
 from paddlepool.making.export.seal import Sealed, seal
 from paddlepool.making.export.sealed_groups import Usage
 from paddlepool.making.export.unpack import opened_source
 from paddlepool.making.export.version_folder import PARAMS, PROGRAMS, read_folder
+from paddlepool.making.programs.derive import INT8
+from paddlepool.making.programs.qdq import shipped_ranges
 from paddlepool.models.repository.config import MODEL_NAME
 from paddlepool.models.repository.files import write_atomically
 from paddlepool.models.repository.manifest import ONNX_SUFFIX, read_contents
@@ -118,9 +122,10 @@ def import_folder(
     `name` and `licence` replace those that the folder states. The version is sealed in a temporary
     directory, on sample pictures; a config.toml that the model has is used and stays as it is. The
     program (.json) of a recogniser of text is changed by reduce_to_best_class(). If a version
-    already has these weights and this `inference.yml`, nothing is published. Raises ConfigError for
-    a file or name that cannot be used, and the errors of read_folder(), reduce_to_best_class(),
-    prepare(), seal() and staged_version().
+    already has these weights and this `inference.yml`, nothing is published. If the package has
+    ranges for the weights, the version also gets the program int8, and a new config.toml its group.
+    Raises ConfigError for a file or name that cannot be used, and the errors of read_folder(),
+    reduce_to_best_class(), prepare(), seal() and staged_version().
     """
     try:
         config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
@@ -167,14 +172,17 @@ def import_folder(
             source=source,
             licence=licence,
         )
+        text, derived = sealed.config, []
+        if shipped_ranges(sha256_of(weights)) is not None:
+            try:
+                derived.append((INT8, derive_program(Path(scratch), name)))
+                text += f"\n{template('shipped')}" if text else ""
+            except PaddlepoolError as error:
+                derived.append((INT8, f"left out: {error.message}"))
         manifest = read_contents(directory)
-        head = f"published {_publish(directory, model, sealed.config)}"
-    return Imported(
-        name=name,
-        kind=kind,
-        licence=licence,
-        lines=[(name, head), *_facts(config, sealed, pictures, list(manifest.files), source)],
-    )
+        head = f"published {_publish(directory, model, text)}"
+    facts = _facts(config, sealed, pictures, list(manifest.files), source)
+    return Imported(name=name, kind=kind, licence=licence, lines=[(name, head), *facts, *derived])
 
 
 def _publish(directory: Path, model: Path, config: str) -> Path:

@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,3 +158,21 @@ def test_labels_decide_where_the_mean_difference_is_small(double: ModelFiles) ->
         checked(derived(), double, [row(1, 2, 3)], least_agreement=0.97, **refused)  # type: ignore[arg-type]
     found = checked(derived(), double, [row(1, 2, 3)], least_agreement=0.9, **refused)  # type: ignore[arg-type]
     assert found.entry.quality[-1].figures["agreement"] == 0.93
+
+
+def test_the_agreement_judges_whole_numbers(double: ModelFiles) -> None:
+    """Because a class may move by a step, as in a line of text; without a measure, it counts."""
+
+    def predictor_of(number: int) -> FakeFactory:
+        def classes(inputs: Tensors) -> Tensors:
+            return {"y": np.asarray(inputs["x"]) * 2, "class": np.array([number])}
+
+        return FakeFactory(behaviour=classes, selftest=classes)
+
+    def open_predictor(spec: PredictorSpec, **_suspension: object) -> object:
+        return predictor_of(7 if spec.program_name is None else 8)(spec)
+
+    options: dict[str, Any] = {"open_predictor": open_predictor}
+    checked(derived(), double, [row(1, 2, 3)], agreement=lambda *_outputs: 1.0, **options)
+    with pytest.raises(ExportError, match=r"mean difference 1\.0000"):
+        checked(derived(), double, [row(1, 2, 3)], agreement=None, **options)

@@ -63,6 +63,24 @@ def test_int8_stays_close_to_float(x: np.ndarray[Any, Any]) -> None:
     assert 0 < gap < 0.1 * np.abs(expected).max()
 
 
+def test_channels_of_different_size_share_a_scale(x: np.ndarray[Any, Any]) -> None:
+    """By factors, without which the small channels would get no levels."""
+    network = named(two_layers())
+    weights = Graph(network).constants
+    sizes = np.array([1, 1, 1e-3, 1e-3], np.float32)
+    for tensor in network.graph.initializer:
+        by = {"second.weight": 1 / sizes.reshape(1, -1, 1, 1), "first.bias": sizes}
+        by["first.weight"] = sizes.reshape(-1, 1, 1, 1)
+        array = weights[tensor.name] * by.get(tensor.name, np.float32(1))
+        tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float32), tensor.name))
+    expected, gaps = run(network, x), []
+    for factors in ((), (1.0, 1.0, 1e3, 1e3)):
+        [first, second] = RANGES.activations
+        ranges = replace(RANGES, activations=(first, replace(second, factors=factors)))
+        gaps.append(np.abs(run(quantised(network, ranges), x) - expected).max())
+    assert gaps[1] < 0.1 * np.abs(expected).max() < gaps[0]
+
+
 def test_ranges_are_read_back_from_a_quantised_graph() -> None:
     """So that what another quantiser measured can be shipped."""
     small = quantised(named(two_layers()), replace(RANGES, float_layers=("first",)))

@@ -52,7 +52,9 @@ class Activation:
     """How the result of a node or an input is quantised: to int8 if `signed`, else to uint8.
 
     `value` is its name. `readers` are the names of the nodes that read the quantised value; other
-    nodes read it in float.
+    nodes read it in float. With `factors`, one for each channel, the value is multiplied by them
+    before it is quantised, and the weights of the readers, which are convolutions, are divided by
+    them: channels of very different size then share one scale.
     """
 
     value: str
@@ -60,6 +62,7 @@ class Activation:
     zero_point: int
     signed: bool
     readers: tuple[str, ...]
+    factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +80,11 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
     """
     graph = Graph(deepcopy(model))
     _check_names(graph, ranges)
-    first = True
-    for layer, weight in graph.layers():
+    for entry in ranges.activations:
+        _divide_weights(graph, entry)
+    for number, (layer, weight) in enumerate(graph.layers()):
         if layer.name not in ranges.float_layers:
-            _quantise_weight(graph, layer, weight, levels=FIRST_LEVELS if first else LEVELS)
-            first = False
+            _quantise_weight(graph, layer, weight, levels=LEVELS if number else FIRST_LEVELS)
     added = [(entry.value, _quantise_value(graph, entry)) for entry in ranges.activations]
     for value, nodes in reversed(added):
         graph.insert_after(value, nodes)
@@ -240,6 +243,16 @@ def _check_names(graph: Graph, ranges: Ranges) -> None:
         )
 
 
+def _divide_weights(graph: Graph, activation: Activation) -> None:
+    """Divide the weights of the readers by the activation's factors, channel by channel."""
+    for layer in graph.nodes:
+        if activation.factors and layer.name in activation.readers:
+            name = f"{layer.input[1]}.{layer.name}.divided"
+            factors = np.array(activation.factors, np.float64).reshape(-1, 1, 1)
+            graph.constants[name] = (graph.constants[layer.input[1]] / factors).astype(np.float32)
+            layer.input[1] = name
+
+
 def _quantise_weight(
     graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int, pairs: bool = False
 ) -> None:
@@ -290,11 +303,18 @@ def _quantise_value(graph: Graph, activation: Activation) -> list[onnx.NodeProto
                 if name == value:
                     node.input[place] = f"{value}.dequantised"
     scale = [f"{value}.scale", f"{value}.zero"]
-    return [
+    before = []
+    if activation.factors:
+        factors = np.array(activation.factors, np.float32).reshape(1, -1, 1, 1)
+        graph.constants[f"{value}.factors"] = factors
+        scaled = f"{value}.scaled"
+        before = [helper.make_node("Mul", [value, f"{value}.factors"], [scaled], name=scaled)]
+        value = scaled
+    return before + [
         helper.make_node(operator, [source, *scale], [target], name=f"{value}.{operator}")
         for operator, source, target in (
             ("QuantizeLinear", value, f"{value}.quantised"),
-            ("DequantizeLinear", f"{value}.quantised", f"{value}.dequantised"),
+            ("DequantizeLinear", f"{value}.quantised", f"{activation.value}.dequantised"),
         )
     ]
 
@@ -327,7 +347,8 @@ DIRECTORY = Path(__file__).parent / "ranges"
 class ShippedRanges(Strict):
     """Ranges that the package contains for the weights with one sha256, and their origin.
 
-    `python -m training.u2netp.int8_ranges` measures them.
+    `python -m training.u2netp.int8_ranges` and `training.ocr.int8_ranges` measure them. `sealed`
+    says that the layers have the names of a sealed program.
     """
 
     weights_sha256: str
@@ -335,6 +356,7 @@ class ShippedRanges(Strict):
     calibration: Calibration
     quality: tuple[MeasuredLoss, ...]
     ranges: Ranges
+    sealed: bool = False
 
 
 PARSER = TypeAdapter(ShippedRanges)

@@ -1,0 +1,1 @@
+"""Ranges for the official models that read text."""
