@@ -23,6 +23,7 @@ from paddlepool.engine.backends.onnx import imported_openvino
 from paddlepool.making.export import publish
 from paddlepool.making.programs.affine import fold_affine
 from paddlepool.making.programs.onnx_graph import Graph, simplified
+from paddlepool.making.programs.padded_classes import pad_classes
 from paddlepool.making.programs.qdq import (
     PAIR_LEVELS,
     quantise_by_rows,
@@ -129,7 +130,10 @@ def derive_int8(files: ModelFiles) -> Derived | None:
         quality=shipped.quality,
     )
     graph = named_graph(files)
-    model = fold_affine(graph) if shipped.sealed else rewritten(graph, approximate=True).model
+    if shipped.sealed:
+        model = pad_classes(fold_affine(graph))
+    else:
+        model = rewritten(graph, approximate=True).model
     content = quantised(model, shipped.ranges).SerializeToString()
     return Derived(content=content, entry=entry, backend="openvino")
 
