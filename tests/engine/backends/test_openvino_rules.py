@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from paddlepool.contracts.errors import BackendError
 from paddlepool.engine.backends.onnx import open_onnxruntime, open_openvino
-from paddlepool.engine.backends.openvino_rules import has_vnni, lost_axes, saturating
+from paddlepool.engine.backends.openvino_rules import lost_axes, saturating
 
 pytest.importorskip("openvino")
 pytest.importorskip("onnxruntime")
@@ -182,14 +182,6 @@ def test_full_int8_weights_saturate_without_vnni() -> None:
     assert saturates(quantized(np.int8, 127, activations=True))
     assert not saturates(quantized(np.int8, 64, activations=True))
     assert not saturates(quantized(np.int8, 127, activations=False))
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"), [("avx2 avx512_vnni", True), ("avx2 avx_vnni", True), ("avx2", False)]
-)
-def test_the_processors_flags_tell_of_vnni(flags: str, expected: bool, tmp_path: Path) -> None:
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : fpu {flags}\n")
-    assert has_vnni(tmp_path / "cpuinfo") == expected
 
 
 def test_other_reductions_keep_their_axes() -> None:

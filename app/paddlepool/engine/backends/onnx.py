@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from paddlepool.contracts.errors import BackendError, BackendUnavailable
+from paddlepool.contracts.resources import processor
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.handler import (
     Handler,
@@ -25,7 +26,6 @@ from paddlepool.engine.backends.handler import (
 )
 from paddlepool.engine.backends.openvino_rules import (
     INT32,
-    has_vnni,
     lost_axes,
     saturating,
     tables,
@@ -103,7 +103,8 @@ def _model(core: Any, opening: Mapping[str, Any]) -> Any:
     model = core.read_model(program)
     reasons = unsuitable(model) + lost_axes(program)
     # A derived program (with a name) is known to be right: docs/decisions/0054.
-    if opening.get("program_name") is None and saturating(program, model) and not has_vnni():
+    narrow = processor().remark is not None
+    if opening.get("program_name") is None and narrow and saturating(program, model):
         reasons.append(
             "int8 weights of eight bits on a processor without VNNI, whose sums saturate"
         )

@@ -5,12 +5,9 @@ processor has no VNNI, sums of int8 products saturate.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from paddlepool.contracts.resources import CPUINFO, SUMS_OF_32_BITS
 
 INT32 = np.iinfo(np.int32)
 SENTINEL = 2**62
@@ -173,8 +170,3 @@ def saturating(program: bytes, model: Any) -> bool:
         and np.abs(op.data.astype(np.int16)).max(initial=0) > INT8_RANGE
         for op in model.get_ops()
     )
-
-
-def has_vnni(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the processor adds int8 products in 32 bits, by the flags in `cpuinfo`."""
-    return not SUMS_OF_32_BITS.isdisjoint(cpuinfo.read_text().split())
