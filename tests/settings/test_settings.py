@@ -149,6 +149,7 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, word
         ({"default_models": "u2netp"}, ("PADDLEPOOL_DEFAULT_MODELS", "NAME=VALUE")),
         ({"api_keys": " , "}, ("PADDLEPOOL_API_KEYS", "words separated by commas")),
         ({"timeout_max_ms": 5}, ("PADDLEPOOL_TIMEOUT_MAX_MS", "timeout_default_ms", "10000")),
+        ({"state_file": "/"}, ("PADDLEPOOL_STATE_FILE", "path of a file", "'/'")),
         ({"canary_judge": "a"}, ("PADDLEPOOL_CANARY_JUDGE", "needs PADDLEPOOL_REPLICA")),
         (
             {"canary_judge": "a", "replica": "b", "state_file": "off"},

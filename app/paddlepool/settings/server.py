@@ -285,6 +285,13 @@ class Settings(PluginSettings):
             raise ValueError(f"must be at least timeout_default_ms, which is {default}")
         return value
 
+    @field_validator("state_file")
+    @classmethod
+    def _is_a_file(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.name:
+            raise ValueError("must be the path of a file")
+        return value
+
     @field_validator("canary_judge")
     @classmethod
     def _verdict_can_be_read(cls, value: str, info: Any) -> str:
