@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from paddlepool.contracts.errors import BackendError
 from paddlepool.engine.backends.process import OPENVINO
 from paddlepool.engine.process.child import Child
+from paddlepool.engine.process.confinement import Confinement
 from paddlepool.engine.process.environment import Limits
 from paddlepool.engine.process.start import Spares
 from paddlepool.tasks.codecs.program import SANDBOX
@@ -36,6 +38,10 @@ def open_listing(init: Mapping[str, Any]) -> tuple[Mapping[str, Any], object]:
     return values, None
 
 
+def start_thread() -> None:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+
 @pytest.fixture
 def spares() -> Iterator[Spares]:
     spares = Spares()
@@ -54,6 +60,14 @@ def test_a_spare_has_imported_and_started_no_thread(
     limits = Limits(environment=ENVIRONMENT)
     with closing(Child(TARGET, {"module": imported}, limits=limits, spares=spares)) as child:
         assert child.ready == {"imported": True, "threads": 1, "given": "1"}
+
+
+def test_a_thread_that_is_older_than_the_rules_is_not_said_to_be_confined(spares: Spares) -> None:
+    spares.start(ENVIRONMENT, prepare=f"{__name__}:start_thread", count=1)
+    limits = Limits(environment=ENVIRONMENT, confinement=Confinement.CODEC)
+    with closing(Child(TARGET, {"module": "json"}, limits=limits, spares=spares)) as child:
+        assert child.ready["threads"] == 2
+        assert "landlock" not in child.held
 
 
 def test_only_a_living_spare_with_the_same_environment_is_taken(spares: Spares) -> None:

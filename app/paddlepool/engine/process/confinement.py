@@ -58,8 +58,8 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
     It can then read files only of its code, libraries and the system, and below `reading` and
     `writing`; it can write only below `writing`, to /dev/null and, as a predictor, to the devices
     of a GPU. Also drops most capabilities, and creates the cache directory that a predictor needs.
-    Call it before the first thread is started: existing threads are not confined. Does nothing, and
-    returns [], if the kernel cannot deny new privileges.
+    Call it before the first thread is started: existing threads are not confined, and "landlock" is
+    then not returned. Does nothing, and returns [], if the kernel cannot deny new privileges.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -70,7 +70,8 @@ def confine_files(kind: Confinement, reading: Iterable[Path], writing: Iterable[
         devices += Path("/dev").glob("nvidia*")
         _make_cache()
     held = restrict(reading=[*_code(), *reading], writing=[*devices, *writing])
-    return ["no_new_privileges", *(["landlock"] if held else [])]
+    alone = len([*Path("/proc/self/task").iterdir()]) == 1
+    return ["no_new_privileges", *(["landlock"] if held and alone else [])]
 
 
 def restrict(*, reading: Iterable[Path], writing: Iterable[Path]) -> int:
