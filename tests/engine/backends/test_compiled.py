@@ -1,6 +1,7 @@
 """Compiled programs: stored by the server, imported by later predictors, rejected when damaged."""
 
 import os
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import TensorSpec
 from paddlepool.engine.backends.compiled import MAX_FILES, CompiledPrograms
-from paddlepool.engine.backends.process import ProcessBackend
+from paddlepool.engine.backends.process import ENVIRONMENT, OPENVINO, ProcessBackend
+from paddlepool.engine.process.start import Spares
 from tests.engine.backends.test_process import opened
 from tests.engine.fakes import PATIENCE
 from tests.tiny_onnx import classifier
@@ -126,7 +128,11 @@ def test_a_later_predictor_imports_what_the_first_has_compiled(
         first = predictor.run(ROWS, timeout=PATIENCE)["scores"]
     path = path_of(programs, spec)
     written = path.stat().st_mtime_ns, path.read_bytes()
-    with opened(spec, backend) as predictor:
+    spares = Spares()
+    spares.start(ENVIRONMENT, prepare=OPENVINO, count=1)
+    [(_, spare)] = spares._waiting
+    with closing(spares), opened(spec, replace(backend, spares=spares)) as predictor:
+        assert predictor.pid == spare.popen.pid
         second = predictor.run(ROWS, timeout=PATIENCE)["scores"]
     assert np.array_equal(first, expected)
     assert np.array_equal(second, expected)

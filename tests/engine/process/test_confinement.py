@@ -13,7 +13,9 @@ import pytest
 
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.process import confinement
+from paddlepool.engine.process.start import Spares
 from paddlepool.tasks.codecs.pool import CodecPool
+from paddlepool.tasks.codecs.program import ENVIRONMENT, SANDBOX
 from tests.engine.backends.test_process import opened, spec
 from tests.engine.fakes import PATIENCE, row
 from tests.engine.process.kernel import check_held, live_pids
@@ -51,18 +53,28 @@ def check_outcomes(folder: Path, pid: int, done: Mapping[str, str], *, allowed: 
     assert int(state["CapEff"], 16) & ~0b110 == 0
 
 
-async def test_a_codec_process_can_touch_nothing(folder: Path) -> None:
+def is_spare(pid: int) -> bool:
+    return SANDBOX in Path(f"/proc/{pid}/cmdline").read_text("utf-8")
+
+
+@pytest.mark.parametrize("count", [0, 1], ids=["new", "spare"])
+async def test_a_codec_process_can_touch_nothing(folder: Path, count: int) -> None:
     """It reads its own code."""
-    pool = CodecPool(count=1)
+    spares = Spares()
+    spares.start(ENVIRONMENT, prepare=SANDBOX, count=count)
+    pool = CodecPool(count=1, spares=spares)
     pool.start()
     try:
         attempts = "tests.engine.process.attempts:in_codec"
         until = time.monotonic() + 60
         reply = await pool.submit(attempts, {"folder": str(folder)}, deadline=until)
         check_held(pool.held or ())
-        check_outcomes(folder, live_pids(pool)[0], reply.meta, allowed={"read its code"})
+        [pid] = live_pids(pool)
+        check_outcomes(folder, pid, reply.meta, allowed={"read its code"})
+        assert is_spare(pid) == bool(count)
     finally:
         await pool.close()
+        spares.close()
 
 
 def test_a_predictor_process_can_read_its_model_and_touch_nothing(folder: Path) -> None:
