@@ -18,7 +18,7 @@ from paddlepool.application import build_application, enabled_apis
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import Pipeline, ServedModelInfo
 from paddlepool.contracts.resources import memory_limit
-from paddlepool.engine.backends.compiled import FOLDER, CompiledPrograms
+from paddlepool.engine.backends.compiled import CompiledPrograms
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.concurrency import in_thread, in_thread_or_inline, log_failure
 from paddlepool.engine.dataplane import DataPlane, StagesDone
@@ -119,8 +119,7 @@ def create_app(
     served = {config.pipeline for config in configs.values()}
     in_use = [task for name, task in tasks.items() if name in served]
     workers = build_workers(settings, metrics, in_use, spares)
-    state = state_path(settings.state_file)
-    compiled = CompiledPrograms(None if state is None else state.with_name(FOLDER))
+    compiled = CompiledPrograms.beside(state_path(settings.state_file))
     backend = ProcessBackend(compiled=compiled, spares=spares)
     if registry is None:
         on_demand_bytes = settings.on_demand_memory_bytes or memory_limit() // ON_DEMAND_SHARE
@@ -235,6 +234,7 @@ async def _lifespan(app: FastAPI, *, parts: _Parts) -> AsyncIterator[None]:
     stopping.set()
     watching.cancel()
     loading.cancel()
+    await in_thread_or_inline("spares", parts.spares.close)  # loading may not have come so far
     await in_thread("background end", parts.background.close)
     await services.registry.close()
     await workers.close()

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     _replace_closed_streams()
     gc.disable()  # collections would take a tenth of the imports, and find nothing
     try:
-        _serve(args)
+        with contextlib.closing(_start_spares()) as spares:  # a caller may outlive a failed start
+            _serve(args, spares)
     except ConfigError as error:
         with contextlib.suppress(OSError):  # such as a full disk
             print(f"paddlepool serve: {error.message}", file=sys.stderr)
@@ -84,8 +85,7 @@ def _replace_closed_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
-def _serve(args: argparse.Namespace) -> NoReturn:
-    spares = _start_spares()
+def _serve(args: argparse.Namespace, spares: Spares) -> NoReturn:
     from pydantic import ValidationError
 
     from paddlepool.cli.shared import served_repository
@@ -154,13 +154,12 @@ def _start_spares() -> Spares:
     """
     spares = Spares()
     spares.start(program.ENVIRONMENT, prepare=program.SANDBOX, count=CODEC_PROCESSES)
-    from paddlepool.engine.backends.compiled import FOLDER, CompiledPrograms
+    from paddlepool.engine.backends.compiled import CompiledPrograms
     from paddlepool.engine.backends.process import ENVIRONMENT, OPENVINO
     from paddlepool.models.repository.state_file import state_path
 
     file = os.environ.get(STATE_FILE)
-    state = state_path(Path(file) if file else None)
-    if state is not None and CompiledPrograms(state.with_name(FOLDER)).any():
+    if CompiledPrograms.beside(state_path(Path(file) if file else None)).any():
         count = min(SPARE_PREDICTORS, math.ceil(available_cores()))
         spares.start(ENVIRONMENT, prepare=OPENVINO, count=count)
     return spares

@@ -14,7 +14,7 @@ import os
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.resources import LIBRARY_SWITCHES, processor
@@ -38,6 +38,11 @@ class CompiledPrograms:
 
     directory: Path | None = None
     """None: nothing is stored."""
+
+    @classmethod
+    def beside(cls, state: Path | None) -> Self:
+        """Return those beside the state file; None stores nothing."""
+        return cls(None if state is None else state.parent / FOLDER)
 
     def path(self, spec: PredictorSpec) -> Path | None:
         """Return the file of a predictor's compiled program, which need not exist.
