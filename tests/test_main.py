@@ -1,6 +1,7 @@
 """The composition root: what it refuses before anything starts, and what it connects."""
 
 import asyncio
+import signal
 import sys
 import time
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 from paddlepool.contracts.errors import ConfigError, WorkerCrashed
 from paddlepool.contracts.resources import memory_limit
 from paddlepool.engine.pool.context import EngineContext
+from paddlepool.engine.process.start import Spares
 from paddlepool.engine.registry.registry import ModelRegistry
 from paddlepool.evidence.canary.control import CanaryControl
 from paddlepool.main import build_workers, create_app
@@ -154,6 +156,24 @@ async def test_a_background_task_that_fails_is_told(
         assert (await client.get("/v2/health/live")).status_code == 200
     assert "the background task 'load' has failed" in caplog.text
     assert "Traceback" in caplog.text
+
+
+class LoadingRegistry(FailingRegistry):
+    async def load_all(self) -> list[str]:
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_a_stop_while_models_load_ends_the_processes_that_nobody_uses(tmp_path: Path) -> None:
+    spares = Spares()
+    spares.start({"UNUSED": "1"}, prepare="json", count=1)
+    [(_, spare)] = spares._waiting
+    settings = make_settings(model_repository=tmp_path, codec_processes=1, prove_groups="off")
+    registry = cast(ModelRegistry, LoadingRegistry())
+    app = create_app(settings, registry=registry, spares=spares)
+    async with app.router.lifespan_context(app):
+        assert spare.popen.returncode is None
+    assert spare.popen.returncode == -signal.SIGKILL
 
 
 async def test_codec_processes_are_in_the_metrics() -> None:
