@@ -83,9 +83,10 @@ def _ends_slices(constant: Any) -> bool:
 
 
 def _computed(model: Any) -> Iterator[str]:
-    """Yield the reasons that lie in values computed from the inputs, which get only 32 bits.
+    """Yield the reasons that lie in what the model computes from its inputs.
 
-    These are float64 values, and int64 outputs that may be larger than the inputs.
+    A reason is a float64 value, or an int64 output that may be larger than the inputs: OpenVINO
+    computes both in 32 bits.
     """
     sizes: dict[str, int] = {}  # by operator that depends on an input's values
     for op in model.get_ordered_ops():

@@ -366,7 +366,7 @@ class Judge:
         return own
 
     def _open_base(self, comparison: _Comparison, current: AnyModel) -> _Side:
-        """Open the current version again. Raises as ShadowPredictors.open() does."""
+        """Return a predictor of the current version. Raises as ShadowPredictors.open() does."""
         if isinstance(comparison.own, WholePredictor) and comparison.whole is not None:
             return WholePredictor(comparison.whole, comparison.own.predictors, self.loop)
         return self.shadow_predictors.open(single(current), comparison.group)

@@ -430,7 +430,10 @@ is larger. A stage or a layer that loses no more, if it alone is in int8, stays 
 
 
 def restricted(ranges: Ranges, floats: Collection[str]) -> Ranges:
-    """Return ranges that leave the layers `floats` and what only they read in float, too."""
+    """Return ranges in which the layers `floats` are float layers, too.
+
+    An activation that only such layers read is left out, so it also stays in float.
+    """
     activations = []
     for activation in ranges.activations:
         readers = tuple(name for name in activation.readers if name not in floats)

@@ -213,7 +213,7 @@ class TaskRoute(APIRoute):
         self._respond = self.get_route_handler()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. Replaces APIRoute.handle, whose exit stacks no task endpoint needs."""
+        """Answer a request without APIRoute's exit stacks, which no task endpoint needs."""
         response = await self._respond(Request(scope, receive, send))
         await response(scope, receive, send)
 

@@ -76,10 +76,11 @@ class Gates:
 
 
 def check_body(headers: Headers, *, cap: int) -> None:
-    """Check a body's headers before the body is read; compression.unpacked() has removed gzip.
+    """Check a body's headers before the body is read.
 
     Raises UnsupportedEncoding for a Content-Encoding other than identity, and FileTooLarge if
-    Content-Length exceeds `cap` bytes.
+    Content-Length exceeds `cap` bytes. For a gzip body, compression.unpacked() has removed both
+    headers before.
     """
     for codings in headers.getlist("content-encoding"):  # in one header or in several
         if not {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
