@@ -38,12 +38,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def repository(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of them, imported by one command; read-only.
-
-    The package has ranges for the recogniser.
-    """
-    root = tmp_path_factory.mktemp("imported") / "repository"
+def ranges(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of ranges for the recogniser's weights; read-only."""
     weights = (folders / "Tiny_rec" / "inference.pdiparams").read_bytes()
     program = (folders / "Tiny_rec" / "inference.json").read_text("utf-8")
     shipped = ShippedRanges(
@@ -56,8 +52,18 @@ def repository(folders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         sealed=True,
     )
-    ranges = tmp_path_factory.mktemp("ranges")
-    (ranges / "tiny-rec.json").write_bytes(PARSER.dump_json(shipped))
+    directory = tmp_path_factory.mktemp("ranges")
+    (directory / "tiny-rec.json").write_bytes(PARSER.dump_json(shipped))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def repository(folders: Path, ranges: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them, imported by one command; read-only.
+
+    The package has ranges for the recogniser.
+    """
+    root = tmp_path_factory.mktemp("imported") / "repository"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("paddlepool.making.programs.qdq.DIRECTORY", ranges)
         assert main(["import", str(folders), "--repository", str(root)]) == 0
@@ -89,6 +95,29 @@ def test_weights_with_ranges_get_a_program(repository: Path) -> None:
         groups = [group.name for group in files.config.instance_group if group.program]
         known = name == "tiny-rec"
         assert (programs, groups) == ((["int8"], ["openvino_int8"]) if known else ([], []))
+
+
+def test_a_group_is_written_with_its_program_alone(
+    folders: Path,
+    ranges: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the packages for a program, there is neither; later commands say what is missing."""
+    monkeypatch.setattr("paddlepool.making.programs.qdq.DIRECTORY", ranges)
+    root = tmp_path / "repository"
+    (root / "tiny-rec" / "1").mkdir(parents=True)
+    command = ["import", str(folders / "Tiny_rec"), "--repository", str(root)]
+    with monkeypatch.context() as patch:
+        patch.setattr("paddlepool.making.programs.derive.find_spec", lambda name: None)
+        assert main(command) == 0
+    assert "tiny-rec/2: no program int8 without onnxruntime, " in capsys.readouterr().out
+    assert "int8" not in (root / "tiny-rec" / "config.toml").read_text("utf-8")
+    assert main(command) == 0  # the same weights again
+    assert "already; `paddlepool derive tiny-rec` makes its " in capsys.readouterr().out
+    assert main(["derive", "tiny-rec", "--repository", str(root)]) == 0
+    assert re.search("tiny-rec/2: program int8 added;.* no instance group", capsys.readouterr().out)
 
 
 def test_the_task_is_that_of_the_operation_after_the_model(repository: Path) -> None:

@@ -49,9 +49,9 @@ def derive_program(root: Path, name: str) -> str:
 
     The program is added to the version itself, after the rest of an interrupted attempt is removed.
     Nothing is added if the version has such a program, if a package is missing, or if the program
-    needs calibration data; the summary then says so. A program that an earlier release made with
-    one of OLD_TOOLS is replaced. Raises the errors of read_version(), derive_int8(),
-    comparison_of(), choose_samples(), checked() and add_program().
+    needs calibration data; the summary then says so, or that no instance group of config.toml runs
+    the new program. A program made with one of OLD_TOOLS is replaced. Raises the errors of
+    read_version(), derive_int8(), comparison_of(), choose_samples(), checked() and add_program().
     """
     repository = open_repository(root)
     if name not in repository.composed_names():  # which read_version() rejects
@@ -84,4 +84,7 @@ def derive_program(root: Path, name: str) -> str:
     derive.add_program(files.directory, derived)
     [*_, loss] = derived.entry.quality
     figures = ", ".join(f"{key} {value:.4f}" for key, value in loss.figures.items())
-    return f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"
+    summary = f"{where}: program {INT8} added; {figures} on {loss.count} {loss.data}"
+    if all(group.program != INT8 for group in files.config.instance_group):
+        summary += "; no instance group runs it yet: docs/programs.md shows one"
+    return summary

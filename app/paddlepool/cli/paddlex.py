@@ -29,7 +29,7 @@ from paddlepool.making.programs.derive import INT8
 from paddlepool.making.programs.qdq import shipped_ranges
 from paddlepool.models.repository.config import MODEL_NAME
 from paddlepool.models.repository.files import write_atomically
-from paddlepool.models.repository.manifest import ONNX_SUFFIX, read_contents
+from paddlepool.models.repository.manifest import ONNX_SUFFIX, read_manifest
 from paddlepool.models.repository.selftest import shapes_of
 from paddlepool.tasks.codecs.encode import encode
 from paddlepool.tasks.task import agreement_of, load_tasks
@@ -123,9 +123,9 @@ def import_folder(
     directory, on sample pictures; a config.toml that the model has is used and stays as it is. The
     program (.json) of a recogniser of text is changed by reduce_to_best_class(). If a version
     already has these weights and this `inference.yml`, nothing is published. If the package has
-    ranges for the weights, the version also gets the program int8, and a new config.toml its group.
-    Raises ConfigError for a file or name that cannot be used, and the errors of read_folder(),
-    reduce_to_best_class(), prepare(), seal() and staged_version().
+    ranges for the weights, derive_program() adds the program int8, and a new config.toml gets its
+    group. Raises ConfigError for a file or name that cannot be used, and the errors of
+    read_folder(), reduce_to_best_class(), prepare(), seal() and staged_version().
     """
     try:
         config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
@@ -136,7 +136,7 @@ def import_folder(
     kind = type(config.postprocess)
     model = repository / name
     with TemporaryDirectory() as scratch:
-        directory = Path(scratch) / name / "1"
+        directory = Path(scratch) / name / str(next_version(model))
         directory.mkdir(parents=True)
         for path in _candidates(folder):
             shutil.copyfile(path, directory / path.name)
@@ -146,8 +146,11 @@ def import_folder(
             if path.name not in used:
                 path.unlink()
         weights = directory / (program.params or program.program)
+        shipped = shipped_ranges(sha256_of(weights)) is not None
         if place := published_version(model, sha256_of(weights), sha256_of(directory / FILE)):
             head = f"{place} has these weights already"
+            if shipped and not read_manifest(place).programs:
+                head += f"; `paddlepool derive {name}` makes its program {INT8}"
             return Imported(name=name, kind=kind, licence=licence, lines=[(name, head)])
         if kind is TextFromClasses and program.program.endswith(".json"):
             reduce_to_best_class(directory, program.program)
@@ -173,13 +176,17 @@ def import_folder(
             licence=licence,
         )
         text, derived = sealed.config, []
-        if shipped_ranges(sha256_of(weights)) is not None:
+        if shipped:
+            if text:
+                text += f"\n{template('shipped')}"
+                (directory.parent / "config.toml").write_text(text, "utf-8")
             try:
                 derived.append((INT8, derive_program(Path(scratch), name)))
-                text += f"\n{template('shipped')}" if text else ""
             except PaddlepoolError as error:
                 derived.append((INT8, f"left out: {error.message}"))
-        manifest = read_contents(directory)
+        manifest = read_manifest(directory)
+        if not manifest.programs:
+            text = sealed.config
         head = f"published {_publish(directory, model, text)}"
     facts = _facts(config, sealed, pictures, list(manifest.files), source)
     return Imported(name=name, kind=kind, licence=licence, lines=[(name, head), *facts, *derived])
