@@ -66,7 +66,7 @@ def main() -> None:
     written = ShippedRanges(
         weights_sha256=str(manifest.weights["sha256"]),
         derivation=Derivation(
-            tool="NNCF's ranges, put into a rewritten graph",
+            tool="NNCF's ranges, put into an approximated graph",
             versions=versions_of(TOOLS),
             settings={"preset": PRESET, "bias_correction": False, "per_channel": True},
             float_layers=ranges.float_layers,

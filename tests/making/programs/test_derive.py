@@ -17,6 +17,7 @@ from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.making.programs.derive import OLD_TOOLS, Derived, add_program, checked
+from paddlepool.making.programs.qdq import DIRECTORY, PARSER
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Derivation, DerivedProgram
 from paddlepool.tasks import PIPELINES
@@ -110,6 +111,13 @@ def test_the_official_weights_need_no_data(
     assert "stage2d.rebnconv1d.conv_s1.outlier" in program.derivation.float_layers
     assert files.manifest.files["int8.onnx"].bytes < 2_500_000
     _run_on(files, "openvino_int8")
+
+
+def test_a_program_of_the_shipped_ranges_is_replaced_no_more() -> None:
+    """An older one is: it has another tool."""
+    shipped = [PARSER.validate_json(path.read_bytes()) for path in DIRECTORY.glob("*.json")]
+    assert len(shipped) == 2
+    assert {ranges.derivation.tool for ranges in shipped}.isdisjoint(OLD_TOOLS)
 
 
 def _run_on(files: ModelFiles, *groups: str) -> None:
