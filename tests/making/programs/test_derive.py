@@ -16,10 +16,10 @@ from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.process import ProcessBackend
-from paddlepool.making.programs.derive import OLD_TOOLS, Derived, add_program, checked
-from paddlepool.making.programs.qdq import DIRECTORY, PARSER
+from paddlepool.making.programs.derive import OLD_TOOLS, Derived, add_program, checked, derive_int8
+from paddlepool.making.programs.qdq import DIRECTORY, PARSER, Ranges, ShippedRanges
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
-from paddlepool.models.repository.manifest import Derivation, DerivedProgram
+from paddlepool.models.repository.manifest import Calibration, Derivation, DerivedProgram
 from paddlepool.tasks import PIPELINES
 from paddlepool.tasks.task import agreement_of, load_tasks
 from tests.engine.chain import write_composed
@@ -118,6 +118,23 @@ def test_a_program_of_the_shipped_ranges_is_replaced_no_more() -> None:
     shipped = [PARSER.validate_json(path.read_bytes()) for path in DIRECTORY.glob("*.json")]
     assert len(shipped) == 2
     assert {ranges.derivation.tool for ranges in shipped}.isdisjoint(OLD_TOOLS)
+
+
+def test_shipped_ranges_are_for_one_form_of_the_graph(
+    double: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers of a sealed program have other names than those of a network of the package."""
+    shipped = ShippedRanges(
+        weights_sha256="0" * 64,
+        derivation=Derivation(tool="test", versions={}),
+        calibration=Calibration(data="test", count=1, sha256="0" * 64),
+        quality=(),
+        ranges=Ranges(activations=(), float_layers=()),
+    )
+    (tmp_path / "double.json").write_bytes(PARSER.dump_json(shipped))
+    monkeypatch.setattr("paddlepool.making.programs.qdq.DIRECTORY", tmp_path)
+    manifest = replace(double.manifest, network=None, weights={"sha256": "0" * 64})
+    assert derive_int8(replace(double, manifest=manifest)) is None
 
 
 def _run_on(files: ModelFiles, *groups: str) -> None:

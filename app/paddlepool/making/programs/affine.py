@@ -22,9 +22,9 @@ EPSILON = 1e-5
 def fold_affine(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a simplified() graph whose convolutions include their affine neighbours.
 
-    These are products and sums with a constant for each channel, or one for all. A batch
-    normalisation is also folded if it follows a convolution. What precedes a convolution is folded
-    only into one of 1×1 without padding and groups: padding is not multiplied.
+    These are batch normalisations, and products and sums with a constant for each channel or one
+    for all. What precedes a convolution is folded only into one of 1×1 without padding and groups:
+    padding is not multiplied.
     """
     graph = Graph(deepcopy(model))
     for layer in [node for node in graph.nodes if node.op_type == "Conv"]:
