@@ -47,8 +47,8 @@ A model of PP-OCRv5 mobile by the PaddleOCR authors, licensed under {licence}
 - **Use**: a part of the model `ocr`, which reads the printed lines of a picture. `inference.yml`
   beside the weights says how a picture is prepared.
 - **Languages**: simplified and traditional Chinese, English, Japanese and pinyin.
-- **Quality**: published by its authors at the address above; docs/paddlex.md says what is measured
-  here.
+- **Quality**: published by its authors at the address above; docs/ocr.md says what is measured
+  here. If `manifest.json` lists a program `int8`, it also has what that program loses.
 """
 
 
