@@ -19,7 +19,8 @@ from paddlepool.cli import main
 from paddlepool.cli.pull import PinnedWheel
 from paddlepool.engine.backends.handler import onnx_bytes
 from paddlepool.making.export.best_class import parts_of
-from paddlepool.making.programs.qdq import PARSER, Ranges, ShippedRanges
+from paddlepool.making.programs.qdq import Ranges
+from paddlepool.making.programs.shipped import PARSER, ShippedRanges
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import Calibration, Derivation
 from tests.making.export.wheels import Registry
@@ -65,7 +66,7 @@ def repository(folders: Path, ranges: Path, tmp_path_factory: pytest.TempPathFac
     """
     root = tmp_path_factory.mktemp("imported") / "repository"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paddlepool.making.programs.qdq.DIRECTORY", ranges)
+        patch.setattr("paddlepool.making.programs.shipped.DIRECTORY", ranges)
         assert main(["import", str(folders), "--repository", str(root)]) == 0
     return root
 
@@ -105,7 +106,7 @@ def test_a_group_is_written_with_its_program_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without the packages for a program, there is neither; later commands say what is missing."""
-    monkeypatch.setattr("paddlepool.making.programs.qdq.DIRECTORY", ranges)
+    monkeypatch.setattr("paddlepool.making.programs.shipped.DIRECTORY", ranges)
     root = tmp_path / "repository"
     (root / "tiny-rec" / "1").mkdir(parents=True)
     command = ["import", str(folders / "Tiny_rec"), "--repository", str(root)]

@@ -31,13 +31,11 @@ from paddlepool.making.programs.affine import fold_affine
 from paddlepool.making.programs.derive import named_graph
 from paddlepool.making.programs.onnx_graph import Graph
 from paddlepool.making.programs.qdq import (
-    DIRECTORY,
-    PARSER,
     Activation,
     Ranges,
-    ShippedRanges,
     quantised,
 )
+from paddlepool.making.programs.shipped import DIRECTORY, PARSER, ShippedRanges
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from paddlepool.tasks.ocr.crops import crop_of, line_tensors

@@ -21,17 +21,15 @@ from numpy.typing import NDArray
 from paddlepool.making.export.publish import versions_of
 from paddlepool.making.programs.derive import named_graph
 from paddlepool.making.programs.qdq import (
-    DIRECTORY,
-    PARSER,
     PRESET,
     TOOLS,
-    ShippedRanges,
     chosen,
     digest_of,
     measure_ranges,
     quantised,
 )
 from paddlepool.making.programs.rewrite import rewritten
+from paddlepool.making.programs.shipped import DIRECTORY, PARSER, ShippedRanges
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from paddlepool.tasks.codecs.decode import decode

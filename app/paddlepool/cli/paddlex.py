@@ -26,7 +26,7 @@ from paddlepool.making.export.sealed_groups import Usage
 from paddlepool.making.export.unpack import opened_source
 from paddlepool.making.export.version_folder import PARAMS, PROGRAMS, read_folder
 from paddlepool.making.programs.derive import INT8
-from paddlepool.making.programs.qdq import shipped_ranges
+from paddlepool.making.programs.shipped import shipped_ranges
 from paddlepool.models.repository.config import MODEL_NAME
 from paddlepool.models.repository.files import write_atomically
 from paddlepool.models.repository.manifest import ONNX_SUFFIX, read_manifest

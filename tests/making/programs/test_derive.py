@@ -17,7 +17,8 @@ from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.making.programs.derive import OLD_TOOLS, Derived, add_program, checked, derive_int8
-from paddlepool.making.programs.qdq import DIRECTORY, PARSER, Ranges, ShippedRanges
+from paddlepool.making.programs.qdq import Ranges
+from paddlepool.making.programs.shipped import DIRECTORY, PARSER, ShippedRanges
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Calibration, Derivation, DerivedProgram
 from paddlepool.tasks import PIPELINES
@@ -132,7 +133,7 @@ def test_shipped_ranges_are_for_one_form_of_the_graph(
         ranges=Ranges(activations=(), float_layers=()),
     )
     (tmp_path / "double.json").write_bytes(PARSER.dump_json(shipped))
-    monkeypatch.setattr("paddlepool.making.programs.qdq.DIRECTORY", tmp_path)
+    monkeypatch.setattr("paddlepool.making.programs.shipped.DIRECTORY", tmp_path)
     manifest = replace(double.manifest, network=None, weights={"sha256": "0" * 64})
     assert derive_int8(replace(double, manifest=manifest)) is None
 

@@ -28,9 +28,9 @@ from paddlepool.making.programs.qdq import (
     PAIR_LEVELS,
     quantise_by_rows,
     quantised,
-    shipped_ranges,
 )
 from paddlepool.making.programs.rewrite import rewritten
+from paddlepool.making.programs.shipped import shipped_ranges
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.files import staging_name, write_synced
 from paddlepool.models.repository.layout import ModelFiles

@@ -19,13 +19,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import helper
-from pydantic import TypeAdapter
 
 from paddlepool.contracts.errors import ConfigError, ExportError
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.onnx import imported_openvino
 from paddlepool.making.programs.onnx_graph import Graph
-from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss, Strict
 
 PRESET = "mixed"
 SEED = 20
@@ -338,37 +336,6 @@ def _resize_quantised(graph: Graph) -> None:
             node.input[1:] = after.input[1:]
         resize.input[0], resize.output[0] = before.input[0], after.output[0]
         graph.nodes.remove(after)
-
-
-DIRECTORY = Path(__file__).parent / "ranges"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedRanges(Strict):
-    """Ranges that the package contains for the weights with one sha256, and their origin.
-
-    `python -m training.u2netp.int8_ranges` and `training.ocr.int8_ranges` measure them. `sealed`
-    says that the layers have the names of a sealed program.
-    """
-
-    weights_sha256: str
-    derivation: Derivation
-    calibration: Calibration
-    quality: tuple[MeasuredLoss, ...]
-    ranges: Ranges
-    sealed: bool = False
-
-
-PARSER = TypeAdapter(ShippedRanges)
-
-
-def shipped_ranges(weights_sha256: str) -> ShippedRanges | None:
-    """Return the shipped ranges for the weights with this sha256; None if there are none."""
-    for path in sorted(DIRECTORY.glob("*.json")):
-        shipped = PARSER.validate_json(path.read_bytes(), strict=True)
-        if shipped.weights_sha256 == weights_sha256:
-            return shipped
-    return None
 
 
 def chosen(files: Sequence[Path], count: int) -> list[Path]:
