@@ -124,8 +124,9 @@ def import_folder(
     program (.json) of a recogniser of text is changed by reduce_to_best_class(). If a version
     already has these weights and this `inference.yml`, nothing is published. If the package has
     ranges for the weights, derive_program() adds the program int8, and a new config.toml gets its
-    group. Raises ConfigError for a file or name that cannot be used, and the errors of
-    read_folder(), reduce_to_best_class(), prepare(), seal() and staged_version().
+    group, with which `paddlepool derive` can add it later if a package is missing. Raises
+    ConfigError for a file or name that cannot be used, and the errors of read_folder(),
+    reduce_to_best_class(), prepare(), seal() and staged_version().
     """
     try:
         config = read_inference_config((folder / FILE).read_text("utf-8", errors="replace"))
@@ -184,9 +185,8 @@ def import_folder(
                 derived.append((INT8, derive_program(Path(scratch), name)))
             except PaddlepoolError as error:
                 derived.append((INT8, f"left out: {error.message}"))
+                text = sealed.config
         manifest = read_manifest(directory)
-        if not manifest.programs:
-            text = sealed.config
         head = f"published {_publish(directory, model, text)}"
     facts = _facts(config, sealed, pictures, list(manifest.files), source)
     return Imported(name=name, kind=kind, licence=licence, lines=[(name, head), *facts, *derived])
