@@ -104,7 +104,7 @@ async def test_load_goes_through_the_engine(double: ModelFiles) -> None:
         measured = loaded.outcome()
     assert len(factory.opened) == 2
     assert measured.clients == 2
-    warm_ups = 2 * len(factory.opened)
+    warm_ups = len(factory.opened) + 1  # one instance runs it again, to measure it
     runs = sum(len(predictor.timeouts) for predictor in factory.opened) - warm_ups
     assert measured.per_second * loaded.seconds == pytest.approx(runs - ALONE_RUNS)
     assert 0 < measured.p95_seconds < 1
