@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
 
-from paddlepool.making.programs.onnx_graph import Graph
+from paddlepool.making.programs.onnx_graph import Graph, attributes
 
 Floats = NDArray[np.float64]
 EPSILON = 1e-5
@@ -73,7 +72,7 @@ def _only_user(graph: Graph, value: str) -> onnx.NodeProto | None:
 
 
 def _is_pointwise(layer: onnx.NodeProto, weight: Floats) -> bool:
-    options = {item.name: helper.get_attribute_value(item) for item in layer.attribute}
+    options = attributes(layer)
     return (
         weight.shape[2:] == (1, 1)
         and options.get("group", 1) == 1
@@ -90,7 +89,7 @@ def _affine(graph: Graph, node: onnx.NodeProto, source: str) -> tuple[Any, Any]:
     others = [graph.constants.get(name) for name in node.input if name != source]
     if node.op_type == "BatchNormalization" and all(other is not None for other in others):
         scale, shift, mean, variance = (np.asarray(other, np.float64) for other in others)
-        options = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        options = attributes(node)
         factor = scale / np.sqrt(variance + options.get("epsilon", EPSILON))
         return factor, shift - mean * factor
     if node.op_type in ("Mul", "Add") and len(others) == 1 and others[0] is not None:

@@ -8,10 +8,11 @@ quantiser would quantise the addition.
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -82,6 +83,11 @@ class Graph:
             if name in read
         )
         return self._model
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return the attributes of a node by name, as Python values."""
+    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
 
 
 def simplified(

@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from paddlepool.making.programs.onnx_graph import Graph
+from paddlepool.making.programs.onnx_graph import Graph, attributes
 
 BLOCK = 4
 """A convolution to one channel computes squares of this many pixels at once, as its channels."""
@@ -77,13 +77,9 @@ def _shapes(model: onnx.ModelProto) -> Shapes:
     }
 
 
-def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    return {item.name: helper.get_attribute_value(item) for item in node.attribute}
-
-
 def _is_plain(node: onnx.NodeProto) -> bool:
     """Whether it is a convolution without strides, dilations, groups and automatic padding."""
-    options = _attributes(node)
+    options = attributes(node)
     return (
         node.op_type == "Conv"
         and options.get("group", 1) == 1
@@ -100,7 +96,7 @@ def _merge_pointwise(graph: Graph) -> None:
         if (
             weight is None
             or weight.shape[2:] != (1, 1)
-            or any(_attributes(first).get("pads", ()))
+            or any(attributes(first).get("pads", ()))
             or first.output[0] in graph.outputs
             or len(users) != 1
             or not _is_plain(users[0])
@@ -129,7 +125,7 @@ def _blocks(graph: Graph, shapes: Shapes) -> None:
             weight is None
             or weight.shape[0] != 1
             or weight.shape[2:] != (3, 3)
-            or _attributes(node).get("pads") != [1, 1, 1, 1]
+            or attributes(node).get("pads") != [1, 1, 1, 1]
             or len(sizes) != 4
             or any(not size or size % BLOCK for size in sizes[2:])
         ):
@@ -184,7 +180,7 @@ def _split_outliers(graph: Graph, shapes: Shapes) -> list[str]:
         nodes = [
             helper.make_node(
                 "Conv", [path.producer.input[0], *constants], [f"{name}.sum"], f"{name}.producer",
-                **_attributes(path.producer),
+                **attributes(path.producer),
             ),
             helper.make_node("Relu", [f"{name}.sum"], [value], f"{name}.Relu"),
         ]  # fmt: skip
@@ -196,7 +192,7 @@ def _split_outliers(graph: Graph, shapes: Shapes) -> list[str]:
         layer.output[0] = f"{name}.rest"
         graph.replace(layer, [
             *nodes,
-            helper.make_node("Conv", [value, f"{name}.weight"], [name], name, **_attributes(layer)),
+            helper.make_node("Conv", [value, f"{name}.weight"], [name], name, **attributes(layer)),
             layer,
             helper.make_node("Add", [f"{name}.rest", name], [output], f"{name}.Add"),
         ])  # fmt: skip
@@ -231,7 +227,7 @@ def _path(graph: Graph, layer: onnx.NodeProto, channel: int) -> Path | None:
     value, resize = layer.input[0], None
     maker = graph.maker(value)
     if maker is not None and maker.op_type == "Concat" and len(graph.users(value)) == 1:
-        if _attributes(maker)["axis"] != 1:
+        if attributes(maker)["axis"] != 1:
             return None
         for value in maker.input:
             width = _width(graph, value)
@@ -289,7 +285,7 @@ def _resizes(graph: Graph, shapes: Shapes) -> list[str]:
 
 def _upsampling(node: onnx.NodeProto, shapes: Shapes) -> tuple[list[int], list[int]] | None:
     """Return the shapes before and after a bilinear resize by whole factors; None for others."""
-    options = _attributes(node)
+    options = attributes(node)
     before, after = shapes.get(node.input[0], []), shapes.get(node.output[0], [])
     if (
         options.get("mode") != b"linear"
@@ -310,11 +306,11 @@ def _convolve_before_upsampling(graph: Graph, shapes: Shapes) -> None:
         if (
             weight is None
             or weight.shape[2:] != (3, 3)
-            or _attributes(layer).get("pads") != [1, 1, 1, 1]
+            or attributes(layer).get("pads") != [1, 1, 1, 1]
             or len(graph.users(layer.input[1])) > 1
             or concat is None
             or concat.op_type != "Concat"
-            or _attributes(concat)["axis"] != 1
+            or attributes(concat)["axis"] != 1
             or len(concat.input) != 2
             or graph.users(concat.output[0]) != [layer]
         ):
@@ -340,14 +336,14 @@ def _convolve_before_upsampling(graph: Graph, shapes: Shapes) -> None:
         ).astype(np.float32)
         graph.constants[layer.input[1]] = weight[:, channels:]
         layer.input[0], layer.output[0] = concat.input[1], f"{name}.rest"
-        options = _attributes(layer)
+        options = attributes(layer)
         graph.replace(layer, [
             helper.make_node(
                 "Conv", [resize.input[0], f"{name}.weight"], [name], name, **options
             ),
             helper.make_node(
                 "Resize", [name, *resize.input[1:]], [f"{name}.Resize"], f"{name}.Resize",
-                **_attributes(resize),
+                **attributes(resize),
             ),
             layer,
             helper.make_node("Add", [f"{name}.rest", f"{name}.Resize"], [output], f"{name}.Add"),
