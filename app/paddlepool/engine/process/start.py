@@ -83,7 +83,7 @@ class Spares:
         self._waiting: list[tuple[Mapping[str, str], Process]] = []
 
     def start(self, environment: Mapping[str, str], *, prepare: str, count: int) -> None:
-        """Start processes that `prepare`; fewer if the system lacks resources."""
+        """Start `count` processes with this `prepare`, or fewer if the system lacks resources."""
         with contextlib.suppress(OSError):
             for _ in range(count):
                 self._waiting.append((environment, start(environment, prepare=prepare)))

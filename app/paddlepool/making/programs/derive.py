@@ -121,7 +121,7 @@ def derive_int8(files: ModelFiles) -> Derived | None:
         return transformer(files)
     shipped = shipped_ranges(str(files.manifest.weights.get("sha256")))
     if shipped is None or shipped.sealed == bool(network):
-        return None  # a sealed program (without `network`) has other layer names than an own one
+        return None  # without `network`, the layers have the names of a sealed program
     entry = DerivedProgram(
         name=INT8,
         format="onnx",
