@@ -21,7 +21,7 @@ request always releases what it holds (queued jobs, pictures, the lease), even i
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -135,7 +135,7 @@ class DataPlane:
         """
         deadline = self.clock() + timeout
         chosen = model or self.default_model(task)
-        with self._leased(chosen, version) as served:
+        with _Leased(self, chosen, version) as served:
             pipeline = _pipeline_of(served, task)
             context = ModelContext(deadline=deadline, parts=_parts_of(served, group))
             _check_may_start(context.parts.values())
@@ -173,7 +173,7 @@ class DataPlane:
         BackendError and ModelOutputInvalid.
         """
         began = self.clock()
-        with self._leased(model, version) as served, contextlib.ExitStack() as held:
+        with _Leased(self, model, version) as served, contextlib.ExitStack() as held:
             served = single(served)
             reservation = None
             if place_timeout is not None:
@@ -232,30 +232,45 @@ class DataPlane:
                     listener.completed(*context.parts[part], runs.inputs, runs.outputs)
         return output
 
-    @contextlib.contextmanager
-    def _leased(self, model: str, version: int | None) -> Iterator[AnyModel]:
-        """Lease a version during the block, between began() and ended() of `traffic_listener`.
-
-        Raises ModelNotFound and ModelNotReady.
-        """
-        if (listener := self.traffic_listener) is not None:
-            listener.began()
-        try:
-            served = self.registry.acquire(model, version, spread=True)
-            try:
-                yield served
-            finally:
-                served.release()
-        finally:
-            if listener is not None:
-                listener.ended()
-
     def default_model(self, task: str) -> str:
         """Return the model for requests of `task` that name none. Raises ModelNotFound."""
         try:
             return self.default_models[task]
         except KeyError:
             raise errors.ModelNotFound(f"no model for the task {task!r} is configured") from None
+
+
+class _Leased:
+    """Leases a version during a block, between began() and ended() of the traffic listener.
+
+    Entering raises ModelNotFound and ModelNotReady. A generator as context manager would take
+    longer.
+    """
+
+    __slots__ = ("_model", "_plane", "_served", "_version")
+
+    def __init__(self, plane: DataPlane, model: str, version: int | None) -> None:
+        self._plane = plane
+        self._model = model
+        self._version = version
+
+    def __enter__(self) -> AnyModel:
+        if (listener := self._plane.traffic_listener) is not None:
+            listener.began()
+        try:
+            self._served = self._plane.registry.acquire(self._model, self._version, spread=True)
+        except BaseException:
+            if listener is not None:
+                listener.ended()
+            raise
+        return self._served
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._served.release()
+        finally:
+            if (listener := self._plane.traffic_listener) is not None:
+                listener.ended()
 
 
 def _parts_of(served: AnyModel, group: str | None) -> Mapping[str, PartOfRequest]:

@@ -14,6 +14,8 @@ import time
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+import orjson
+
 from paddlepool.contracts.sentences import printable
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -31,7 +33,6 @@ class JsonFormatter(logging.Formatter):
         """Add the name of the `replica` to every line, unless it is empty."""
         super().__init__()
         self._always = {"replica": replica} if replica else {}
-        self._encode = json.JSONEncoder(ensure_ascii=True, default=str).encode
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -44,7 +45,10 @@ class JsonFormatter(logging.Formatter):
         line |= extras(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return self._encode(line)
+        with contextlib.suppress(TypeError):  # for example an integer of more than 64 bits
+            if (text := orjson.dumps(line, default=str)).isascii():
+                return text.decode()
+        return json.dumps(line, default=str)
 
 
 WAITING_LINES = 10_000

@@ -131,6 +131,13 @@ class Group:
         self._first_opened: float | None = None
         self._opening = asyncio.Lock()  # with low priority, one opens at a time
         self._queue_limit = self._batching.max_queue_size * self.config.count
+        full = self.config.count * self.files.max_rows
+        self.portion = max(self.config.count, self._queue_limit // 2, min(full, self._queue_limit))
+        """Maximum jobs of one request that wait or run at a time.
+
+        Half of the queue's places, so that other requests find room; but enough for each instance
+        to run a full batch, if the queue has that many places.
+        """
         self._backoff = RestartBackoff(self.context.clock)
         self.faults = 0  # losses of a process for a reason in FAULTS
         self._batcher = self._new_batcher()
@@ -256,16 +263,6 @@ class Group:
     def places(self) -> int:
         """Number of jobs that can wait, plus one for each instance."""
         return self._queue_limit + self.config.count
-
-    @property
-    def portion(self) -> int:
-        """Maximum jobs of one request that wait or run at a time.
-
-        Half of the queue's places, so that other requests find room; but enough for each instance
-        to run a full batch, if the queue has that many places.
-        """
-        full = self.config.count * self.files.max_rows
-        return max(self.config.count, self._queue_limit // 2, min(full, self._queue_limit))
 
     def submit(
         self, *jobs: Job, reservation: Reservation | None = None, following: bool = False

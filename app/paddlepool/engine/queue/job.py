@@ -39,7 +39,7 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.inputs.values())
+        return sum([array.nbytes for array in self.inputs.values()])
 
     def fail(self, error: PaddlepoolError) -> None:
         """Fail the future with a copy of the error, unless it is already done."""

@@ -98,6 +98,8 @@ class RaggedAxes:
 
     def nbytes(self, tensors: Tensors) -> int:
         """Return the total bytes of tensors after padding; they need not fit the model."""
+        if not self._steps:
+            return sum([array.nbytes for array in tensors.values()])
         return sum(
             [
                 math.prod(self.padded_shape(name, array.shape)) * array.dtype.itemsize

@@ -245,8 +245,16 @@ class ServedModel(Leased):
         """
         chosen, now = self._group(group), self._clock()
         queued = [
-            Job(**job._asdict(), priority=priority, deadline=deadline, enqueued=now, large=large)
-            for job in jobs
+            Job(
+                inputs=inputs,
+                rows=rows,
+                key=key,
+                priority=priority,
+                deadline=deadline,
+                enqueued=now,
+                large=large,
+            )
+            for inputs, rows, key in jobs
         ]
         try:
             chosen.submit(*queued, reservation=reservation, following=following)

@@ -19,6 +19,7 @@ from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from paddlepool.contracts.errors import ConfigError, InvalidParameter, UnsupportedMediaType
@@ -228,7 +229,7 @@ class TaskRoute(APIRoute):
             arguments: dict[str, Any] = {"services": services} if "services" in names else {}
             faults: Faults = []
             if model is not None:
-                content = await request.body()
+                content = await whole_body(request.receive)
             if "routing" in names:
                 arguments["routing"] = routing = _read_routing(request, faults)
                 timeout_seconds(routing.timeout_ms, services.settings)
@@ -243,6 +244,21 @@ class TaskRoute(APIRoute):
             return await endpoint(**arguments)
 
         return handle
+
+
+async def whole_body(receive: Receive) -> bytes:
+    """Return a request's body. Starlette's own Request.body() takes several times longer.
+
+    Raises ClientDisconnect, and the errors of Exchange.receive().
+    """
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
 
 
 NO_ROUTING = Routing()
@@ -365,8 +381,10 @@ class RouteTable:
     def find(self, path: str, method: str) -> RouteFacts | None:
         """Return the path's first route with this method, else its first route, else None."""
         routes = self._all(path)
-        matches = (route for route in routes if method in route.methods)
-        return next(matches, routes[0] if routes else None)
+        for route in routes:
+            if method in route.methods:
+                return route
+        return routes[0] if routes else None
 
     def _all(self, path: str) -> list[RouteFacts]:
         fixed = self._fixed.get(path)

@@ -142,11 +142,12 @@ class WholeReply:
     def _send_whole(self, start: Message, message: Message) -> bool:
         """Send the reply and return True; return False if uvicorn must send it."""
         cycle, headers, body = self._cycle, start["headers"], message.get("body", b"")
-        names = {name for name, _ in headers}
+        names = dict(headers)
         if (
             message.get("more_body", False)
-            or (b"content-length", b"%d" % len(body)) not in headers
-            or not names.isdisjoint((b"connection", b"transfer-encoding"))
+            or names.get(b"content-length") != b"%d" % len(body)
+            or b"connection" in names
+            or b"transfer-encoding" in names
             or cycle.scope["method"] == "HEAD"
             or cycle.disconnected
             or not cycle.keep_alive

@@ -182,6 +182,8 @@ def _in_one_place(routing: Routing, parameters: SentimentParameters) -> Routing:
 
     Raises InvalidParameter for a name that is in both.
     """
+    if parameters is NO_PARAMETERS:
+        return routing
     named = {name: value for name in ROUTING if (value := getattr(parameters, name)) is not None}
     for name in named:
         if getattr(routing, name) is not None:

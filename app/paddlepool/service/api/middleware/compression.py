@@ -81,8 +81,10 @@ def is_long(start: Message) -> bool:
 
     Starlette's own check takes longer.
     """
-    lengths = (int(value) for name, value in start["headers"] if name == b"content-length")
-    return next(lengths, 0) >= MIN_COMPRESSED_BYTES
+    for name, value in start["headers"]:
+        if name == b"content-length":
+            return int(value) >= MIN_COMPRESSED_BYTES
+    return False
 
 
 async def send_packed(
