@@ -10,7 +10,13 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from paddlepool.contracts.errors import BackendError, ConfigError, ExportError, RunRefused
+from paddlepool.contracts.errors import (
+    BackendError,
+    ConfigError,
+    ExportError,
+    RunRefused,
+    WorkerCrashed,
+)
 from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
 from paddlepool.contracts.tensors import Array, Tensors, TensorSpec
 from paddlepool.making.export.sealed_groups import (
@@ -362,6 +368,24 @@ def test_a_group_that_is_wrong_somewhere_is_refused(fault: str) -> None:
     config = parse_config(text.encode())
     assert (config.first_group, config.default_group) == ("native", "native")
     assert "# onednn is left out: self-test: output 'y'" in text
+
+
+def test_a_group_whose_process_dies_is_left_out() -> None:
+    def crash(_inputs: Feeds) -> Tensors:
+        raise WorkerCrashed("the predictor process ended during the run (crashed)")
+
+    crashing = opening(
+        lambda inputs: {"y": np.asarray(inputs["rows"])}, {"bfloat16": crash, "openvino": crash}
+    )
+    trial = run_trial(spec(PAIR), config=ModelConfig(), open_predictor=crashing)
+    groups = check_usual(spec(PAIR), trial.selftest, crashing)
+    text = config_text(trial, groups, real=True)
+    served = [group.name for group in parse_config(text.encode()).instance_group]
+    assert served == ["onednn", "native", "onnxruntime"]
+    for name in ("onednn_bf16", "openvino", "openvino_bf16"):
+        assert (
+            f"# {name} is left out: the predictor process ended during the run (crashed)\n" in text
+        )
 
 
 def test_a_default_group_that_is_wrong_ends_sealing() -> None:
