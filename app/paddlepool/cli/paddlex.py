@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from paddlepool.cli.derive import derive_program
+from paddlepool.cli.derive import derive_hint, derive_program
 from paddlepool.cli.shared import quiet_children
 from paddlepool.contracts.errors import ConfigError, PaddlepoolError
 from paddlepool.contracts.sentences import printable
@@ -150,8 +150,8 @@ def import_folder(
         shipped = shipped_ranges(sha256_of(weights)) is not None
         if place := published_version(model, sha256_of(weights), sha256_of(directory / FILE)):
             head = f"{place} has these weights already"
-            if shipped and not read_manifest(place).programs:
-                head += f"; `paddlepool derive {name}` makes its program {INT8}"
+            if hint := derive_hint(place):
+                head += f"; {hint}"
             return Imported(name=name, kind=kind, licence=licence, lines=[(name, head)])
         if kind is TextFromClasses and program.program.endswith(".json"):
             reduce_to_best_class(directory, program.program)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from paddlepool.cli.derive import derive_program
+from paddlepool.cli.derive import derive_hint, derive_program
 from paddlepool.cli.shared import add_repository_option, repository_root, silence
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.making.export.publish import published_version, sha256_of
@@ -113,11 +113,17 @@ def _pull(args: argparse.Namespace, repository: Path) -> str:
 def _pull_ocr(repository: Path, *, timeout: float) -> None:
     """Publish the models that read text, with a model card for each part of `ocr`.
 
-    Prints what was done. If the model `ocr` has a version already, only says so. Raises the errors
-    of import_source().
+    Prints what was done. If the model `ocr` has a version already, only says so, and which of its
+    parts lack a program int8. Raises the errors of import_source(), and ConfigError, ManifestError
+    or ModelNotFound if a part cannot be read.
     """
-    if (repository / OCR).is_dir() and (versions := ModelRepository(repository).versions(OCR)):
+    models = ModelRepository(repository)
+    if (repository / OCR).is_dir() and (versions := models.versions(OCR)):
         print(f"{repository / OCR / str(versions[0])} is there already")
+        for part in models.config(OCR).parts.values():
+            for version in models.versions(part)[:1]:
+                if hint := derive_hint(repository / part / str(version)):
+                    print(f"{part}/{version}: {hint}")
         return
     silence()
     from paddlepool.cli.import_ import print_facts
