@@ -94,6 +94,14 @@ def test_describe_shows_tensors_and_groups(tmp_path: Path, models: Models) -> No
     assert ["weights' preview:", "yes"] in table
 
 
+def test_verify_says_which_models_have_no_measure(tmp_path: Path, models: Models) -> None:
+    """And goes on with the next."""
+    write_double(tmp_path, name="one")
+    write_double(tmp_path, name="two")
+    lines = [" ".join(row) for row in models("verify", "--quality") if row]
+    assert lines[3:] == [f"{name}: no quality measure is defined for it" for name in ("one", "two")]
+
+
 def test_verify_runs_a_budget_that_asks_for_agreement(
     tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,9 +77,9 @@ class Task:
     warm_ups: tuple[str, ...] = ()
     """Functions ("module:name") that each codec process runs first, as `function({}, {}, ())`, if
     the repository has a model of the task when the server starts."""
-    quality: Callable[[ServedModelInfo, Source], TaskQuality | ComposedQuality] | None = None
-    """Returns the measurement of a model's quality for `paddlepool models verify --quality`. Raises
-    ConfigError if its data are missing."""
+    quality: Callable[[ServedModelInfo, Source], TaskQuality | ComposedQuality | None] | None = None
+    """Returns the measurement of a model's quality for `paddlepool models verify --quality`, or
+    None for a model that has none. Raises ConfigError if its data are missing."""
     origin: str = ""
     """The distribution and its version, such as `text-tagger 0.1.0`, or the environment variable
     that names the module. load_tasks() sets it."""

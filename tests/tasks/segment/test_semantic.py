@@ -22,10 +22,12 @@ from paddlepool.contracts.errors import (
 )
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.tensors import Array, TensorSpec
-from paddlepool.tasks.segment.evaluation import MaskComparison, SegmentQuality
+from paddlepool.evidence.quality.ports import Source
+from paddlepool.tasks.segment.evaluation import MaskComparison
 from paddlepool.tasks.segment.pipeline import SegmentPipeline, mask_agreement
 from paddlepool.tasks.segment.request import SegmentRequest, SegmentResult
 from paddlepool.tasks.segment.stages import PALETTE
+from paddlepool.tasks.segment.task import TASK
 from paddlepool.tasks.transforms.config import inference_config
 from paddlepool.tasks.transforms.masks import label_map
 from paddlepool.tasks.transforms.stages import prepare
@@ -293,5 +295,5 @@ def test_two_outputs_agree_by_their_equal_labels(info: ServedModelInfo, tmp_path
         assert agreement({"d0": labels}, {"d0": labels}) == 1.0
         assert agreement({"d0": labels}, {"d0": other}) == 0.75
     assert comparison.agreement_name == "equal labels"
-    with pytest.raises(ConfigError, match="semantic segmentation model"):
-        SegmentQuality(info, None)  # type: ignore[arg-type]  # it is refused before
+    assert TASK.quality is not None
+    assert TASK.quality(info, Source(data=tmp_path)) is None  # there are no known labels

@@ -80,12 +80,13 @@ class DigitQuality:
         return ports.Findings(tables=(table,))
 
 
-Measure = Callable[[ServedModelInfo, ports.Source], ports.TaskQuality | ports.ComposedQuality]
+Quality = ports.TaskQuality | ports.ComposedQuality | None
+Measure = Callable[[ServedModelInfo, ports.Source], Quality]
 
 
 def task_quality(
     files: ModelFiles | ComposedFiles, source: ports.Source, tasks: Mapping[str, Measure | None]
-) -> ports.TaskQuality | ports.ComposedQuality | None:
+) -> Quality:
     """Return the model's measure of quality with its data loaded, or None if it has none.
 
     `tasks` maps pipelines to their tasks' `quality`. Raises ConfigError if data cannot be read.

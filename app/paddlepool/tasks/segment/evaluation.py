@@ -130,16 +130,11 @@ class SegmentQuality:
     """Measures a matting model on pictures with known masks.
 
     These are every tenth pair of `sod_train` and, if present, the pictures of `u2net_golden`.
-    Constructing one raises ConfigError for a semantic segmentation model, if files are missing, and
-    as read_parameters() does. It raises InputError if a file is no usable picture.
+    Constructing one raises ConfigError if files are missing, and as read_parameters() does. It
+    raises InputError if a file is no usable picture.
     """
 
     def __init__(self, info: ServedModelInfo, source: Source) -> None:
-        if read_semantic(info):
-            raise ConfigError(
-                f"{info.name} is a semantic segmentation model; the known masks are for matting "
-                "models"
-            )
         self._info = info
         self._output = read_parameters(info).output
         root = source.data / "sod_train"
@@ -206,6 +201,14 @@ class SegmentQuality:
     ) -> list[Floats]:
         outputs = predictor.run([_tensors(self._info, pair.picture) for pair in pairs], what=what)
         return [np.asarray(output[self._output], np.float32)[0, 0] for output in outputs]
+
+
+def segment_quality(info: ServedModelInfo, source: Source) -> SegmentQuality | None:
+    """Return a model's measure of quality; None for a semantic segmentation model, which has none.
+
+    Raises as SegmentQuality does.
+    """
+    return None if read_semantic(info) else SegmentQuality(info, source)
 
 
 def _pairs(pictures: Sequence[Path], masks: Path) -> Iterator[Pair]:

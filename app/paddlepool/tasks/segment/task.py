@@ -24,5 +24,5 @@ TASK = Task(
     comparison=offline("paddlepool.tasks.segment.evaluation:MaskComparison"),
     agreement=mask_agreement,
     slices=mask_slices,
-    quality=offline("paddlepool.tasks.segment.evaluation:SegmentQuality"),
+    quality=offline("paddlepool.tasks.segment.evaluation:segment_quality"),
 )
