@@ -71,12 +71,13 @@ def test_busy_runs_use_every_predictor() -> None:
     loads = measure_concurrent(
         {"main": [predictor(behaviour) for behaviour in behaviours]},
         [("a", row(1)), ("b", row(2))],
-        requests=18,
+        requests=48,
     )
     assert loads["main"].instances == 3
-    assert len(loads["main"].seconds) == 18
-    assert sum(len(behaviour.rows) for behaviour in behaviours) == 18
-    assert [runs_of_slice(10, instances) for instances in (1, 2, 3, 4)] == [4, 4, 6, 4]
+    assert len(loads["main"].seconds) == 48
+    assert len(loads["main"].slices) == 8
+    assert sum(len(behaviour.rows) for behaviour in behaviours) == 48
+    assert [runs_of_slice(20, instances) for instances in (1, 2, 3, 4)] == [3, 4, 3, 4]
 
 
 def compared(files: ModelFiles, open_predictor: Any, **options: Any) -> Comparison:

@@ -11,6 +11,7 @@ import pytest
 
 from paddlepool.cli import main
 from paddlepool.contracts.errors import ConfigError
+from paddlepool.evidence.comparison.measure import Load
 from paddlepool.evidence.comparison.result import Comparison, GroupResult, group_results, recommend
 from paddlepool.evidence.comparison.search import write_default_group
 from paddlepool.evidence.verdict.proof import Runs
@@ -95,6 +96,20 @@ def comparison(*others: dict[str, Any]) -> Comparison:
             "2.00 times as fast as main with one request, mean difference 0.0e+00, IoU 1.0000",
             id="measured alone",
         ),
+        pytest.param(
+            {"concurrent_per_second": 30.0, "gain_low": 1.11, "gain_high": 1.6},
+            "spare",
+            "1.50 times as fast as main on all cores (1.11 to 1.60), mean difference 0.0e+00, IoU "
+            "1.0000",
+            id="clearly faster",
+        ),
+        pytest.param(
+            {"concurrent_per_second": 30.0, "gain_low": 1.09, "gain_high": 1.6},
+            "main",
+            "no other group with the same answers is 10% faster; spare was 1.50 times as fast "
+            "(1.09 to 1.60), which may be noise",
+            id="perhaps faster",
+        ),
     ],
 )
 def test_the_recommendation(other: dict[str, Any], group: str, reason: str) -> None:
@@ -125,6 +140,30 @@ def test_the_rule_of_auto_chooses_among_several(
         for name, (rate, seconds, memory) in figures.items()
     ]
     assert recommend(comparison(*others), OFFERED).group == chosen
+
+
+@pytest.mark.parametrize(("pairs", "interval"), [(8, (2.0, 2.0)), (7, (None, None))])
+@pytest.mark.parametrize("busy", [True, False])
+def test_the_gain_has_an_interval(
+    double: ModelFiles, busy: bool, pairs: int, interval: tuple[float | None, float | None]
+) -> None:
+    """Of slices on all cores if these were measured, else of single runs."""
+    times = {"main": ([0.3, 0.1] * 4)[:pairs], "spare": ([0.15, 0.05] * 4)[:pairs]}
+    runs = {
+        name: Runs(seconds=[1.0] if busy else own, outputs=[{"y": np.zeros(1)}])
+        for name, own in times.items()
+    }
+    loads = {name: Load(instances=1, seconds=own, slices=own) for name, own in times.items()}
+    rows = group_results(
+        double.config,
+        runs,
+        loads=loads if busy else {},
+        resident={"main": 1, "spare": 1},
+        task=None,
+        tolerance=1.0,
+    )
+    spare = next(row for row in rows if row.group == "spare")
+    assert (spare.gain_low, spare.gain_high) == pytest.approx(interval)
 
 
 def test_a_group_that_is_no_candidate_is_not_recommended() -> None:

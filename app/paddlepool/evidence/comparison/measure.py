@@ -14,7 +14,7 @@ from typing import Protocol
 from paddlepool.contracts.errors import ConfigError, PaddlepoolError
 from paddlepool.contracts.ports import Clock, Predictor, PredictorFactory
 from paddlepool.contracts.tensors import Tensors, TensorSpec
-from paddlepool.evidence.verdict.proof import Runs, Timed, interleave
+from paddlepool.evidence.verdict.proof import MIN_PAIRS, Runs, Timed, interleave
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.inputs import ARRAYS, read_input
 from paddlepool.models.repository.layout import ModelFiles
@@ -106,16 +106,21 @@ def open_groups(
     return opened, refused
 
 
-SLICES = 3
-"""Number of slices of each group's concurrent runs; the groups take turns after each slice."""
+SLICES = MIN_PAIRS
+"""Number of slices of each group's concurrent runs; the groups take turns after each slice, so that
+the slices of two groups are pairs."""
 
 
 @dataclass(slots=True)
 class Load:
-    """Times of one group under load, with one client per instance."""
+    """Times of one group under load, with one client per instance.
+
+    `slices` has the duration of each slice, divided by its number of runs.
+    """
 
     instances: int
     seconds: list[float] = field(default_factory=list)
+    slices: list[float] = field(default_factory=list)
     wall_seconds: float = 0.0
 
     @property
@@ -176,11 +181,12 @@ def measure_concurrent(
     """
     loads = {name: Load(instances=len(several)) for name, several in predictors.items()}
     turns = deque(predictors)
-    for _ in range(SLICES):
+    for turn in range(SLICES):
         for name in turns:
             load = loads[name]
             runs = runs_of_slice(requests, load.instances)
-            inputs = [samples[number % len(samples)][1] for number in range(runs)]
+            numbers = range(turn * runs, (turn + 1) * runs)
+            inputs = [samples[number % len(samples)][1] for number in numbers]
             free: SimpleQueue[Predictor] = SimpleQueue()
             for predictor in predictors[name]:
                 free.put(predictor)
@@ -189,7 +195,9 @@ def measure_concurrent(
                 for seconds in clients.map(partial(_timed, free), inputs):
                     load.seconds.append(seconds)
                     tick()
-            load.wall_seconds += time.perf_counter() - began
+            duration = time.perf_counter() - began
+            load.slices.append(duration / runs)
+            load.wall_seconds += duration
         turns.rotate(-1)
     return loads
 

@@ -29,7 +29,15 @@ from paddlepool.evidence.comparison.measure import (
     open_groups,
     runs_of_slice,
 )
-from paddlepool.evidence.verdict.proof import GAIN, Runs, best_of, clearly_faster, judge
+from paddlepool.evidence.verdict.proof import (
+    GAIN,
+    MIN_PAIRS,
+    Runs,
+    best_of,
+    clearly_faster,
+    judge,
+    ratio_interval,
+)
 from paddlepool.models.repository.config import Budget, ModelConfig
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.observability.build_info import describe_machine
@@ -44,7 +52,8 @@ class GroupResult:
     largest difference, `mean_difference` and `agreement` are means over the samples. `budget`
     limits `mean_difference` and `agreement`. `effective` is whether outputs or times differ from
     those of the group `base`; it is None if that is not proven, or if `base` is None. `instances`
-    is the number of predictors that were busy at once.
+    is the number of predictors that were busy at once. `gain_low` to `gain_high` is the 99 %
+    interval of Comparison.times_as_fast(); they are None if there are fewer than MIN_PAIRS pairs.
     """
 
     group: str
@@ -61,6 +70,8 @@ class GroupResult:
     effective: bool | None
     reason: str
     resident_bytes: int
+    gain_low: float | None = None
+    gain_high: float | None = None
     instances: int | None = None
     concurrent_p50_seconds: float | None = None
     concurrent_p95_seconds: float | None = None
@@ -247,6 +258,8 @@ def group_results(
     """
     default = runs[config.default_group]
     medians = {name: float(np.median(measured.seconds)) for name, measured in runs.items()}
+    together = all(name in loads for name in runs)
+    paired = {name: loads[name].slices if together else runs[name].seconds for name in runs}
     rows = []
     for name, measured in runs.items():
         group = config.group(name)
@@ -255,11 +268,15 @@ def group_results(
             base = config.default_group
         verdict = None if base == name else judge(measured, runs[base], base=base)
         pairs = list(zip(measured.outputs, default.outputs, strict=True))
-        busy: dict[str, Any] = {}
+        more: dict[str, Any] = {}
         if load := loads.get(name):
             p50, p95 = map(float, np.quantile(load.seconds, (0.5, 0.95)))
-            busy = {"concurrent_p50_seconds": p50, "concurrent_p95_seconds": p95}
-            busy |= {"instances": load.instances, "concurrent_per_second": load.per_second}
+            more = {"concurrent_p50_seconds": p50, "concurrent_p95_seconds": p95}
+            more |= {"instances": load.instances, "concurrent_per_second": load.per_second}
+        if len(paired[name]) >= MIN_PAIRS:
+            # The base's times are divided by the group's, so that above 1 is faster.
+            _, low, high = ratio_interval(paired[config.default_group], paired[name])
+            more |= {"gain_low": low, "gain_high": high}
         rows.append(
             GroupResult(
                 group=name,
@@ -278,7 +295,7 @@ def group_results(
                 effective=verdict.effective if verdict else None,
                 reason=verdict.reason if verdict else "it is the reference of the other groups",
                 resident_bytes=resident[name],
-                **busy,
+                **more,
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.p50_seconds))
@@ -302,13 +319,18 @@ def recommend(
     """Recommend the default group, or another one by the rules of best_of().
 
     Groups are compared by Comparison.times_as_fast(). Another group must be more than GAIN times as
-    fast as the default group, unless that is rejected. A group is rejected if its 95th percentile,
-    with all cores busy where that was measured, is above `p95_seconds`. Groups other than the
-    default one are also rejected if they exceed their budget or set candidate = false.
+    fast as the default group, by the whole interval if there is one, unless the default group is
+    rejected. A group is rejected if its 95th percentile, with all cores busy where that was
+    measured, is above `p95_seconds`. Groups other than the default one are also rejected if they
+    exceed their budget or set candidate = false.
     """
     results = {group.group: group for group in comparison.groups}
     default = results[comparison.default_group]
     together, gains = comparison.on_all_cores, comparison.times_as_fast()
+    lowest = {
+        name: gains[name] if result.gain_low is None else result.gain_low
+        for name, result in results.items()
+    }
     objections = {
         name: next(_objections(result, default, config, p95_seconds), "")
         for name, result in results.items()
@@ -320,7 +342,7 @@ def recommend(
         Candidate(
             group=name,
             fit=not objections[name]
-            and (clearly_faster(gains[name]) or bool(objections[default.group])),
+            and (clearly_faster(lowest[name]) or bool(objections[default.group])),
             reason=objections[name],
             gain=gains[name],
             seconds=result.p50_seconds,
@@ -338,14 +360,25 @@ def recommend(
     else:
         where = "on all cores" if together else "with one request"
         reason = f"{gains[best.group]:.2f} times as fast as {default.group} {where}"
-        reason += f", mean difference {best.mean_difference:.1e}"
+        reason += f"{_interval(best)}, mean difference {best.mean_difference:.1e}"
         if best.agreement is not None:
             reason += f", {comparison.agreement_name} {best.agreement:.4f}"
     faster = [name for name, why in objections.items() if why and gains[name] > gains[best.group]]
     if faster:
         name = max(faster, key=gains.__getitem__)
         reason += f"; {name} would be faster, but {objections[name]}"
+    noisy = [name for name, why in objections.items() if not why and clearly_faster(gains[name])]
+    if best is default and noisy:
+        name = max(noisy, key=gains.__getitem__)
+        reason += f"; {name} was {gains[name]:.2f} times as fast{_interval(results[name])}, which "
+        reason += "may be noise"
     return Recommendation(group=best.group, reason=reason)
+
+
+def _interval(result: GroupResult) -> str:
+    if result.gain_low is None or result.gain_high is None:
+        return ""
+    return f" ({result.gain_low:.2f} to {result.gain_high:.2f})"
 
 
 def _objections(
