@@ -30,6 +30,7 @@ from paddlepool.making.export.publish import versions_of
 from paddlepool.making.programs.affine import fold_affine
 from paddlepool.making.programs.derive import named_graph
 from paddlepool.making.programs.onnx_graph import Graph
+from paddlepool.making.programs.padded_classes import pad_classes
 from paddlepool.making.programs.qdq import (
     Activation,
     Ranges,
@@ -87,7 +88,7 @@ def main() -> None:
     samples += drawn_lines(config)
     receipts = [(name, tensor) for name, tensor in lines if name in truth]
     ranges = measured(model, samples)
-    small = quantised(model, ranges)
+    small = quantised(pad_classes(model), ranges)
     digests = sorted(hashlib.sha256(sample.tobytes()).hexdigest() for sample in samples)
     written = ShippedRanges(
         weights_sha256=str(files.manifest.weights["sha256"]),
