@@ -52,7 +52,9 @@ class Transport(asyncio.Transport):
         self.paused = False
 
 
-LIMITS = Settings(header_timeout_seconds=30, header_max_bytes=4096, max_connections=9)
+LIMITS = Settings(
+    header_timeout_seconds=30, header_max_bytes=4096, max_connections=9, replica="replica1"
+)
 REPLY_BYTES = 2**20
 
 

@@ -166,6 +166,7 @@ def test_no_more_requests_wait_than_may() -> None:
     answers(received, [*(b"/%d 0>" % number for number in range(PIPELINED + 1)), b"overloaded"])
     assert b"HTTP/1.1 503 " in received
     assert b"Retry-After: 1\r\n" in received
+    assert b"X-Replica: replica1\r\n" in received
 
 
 @pytest.mark.parametrize("before", [b"1;", b"1\r\n \r\n0\r\nA: "], ids=["extension", "trailer"])
@@ -248,6 +249,7 @@ async def test_connections_beyond_the_limit_get_503_and_further_ones_are_closed(
     protocols[0].data_received(GET % 1)
     await asyncio.wait(state.tasks, timeout=20)
     assert lines[0].written.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nx-replica: replica1\r\n" in lines[0].written
     for protocol in protocols:
         protocol.connection_lost(None)
 

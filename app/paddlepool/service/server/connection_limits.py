@@ -8,7 +8,6 @@ replies to earlier complete requests.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import secrets
@@ -21,23 +20,11 @@ from typing import Any, cast
 
 import httptools
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from paddlepool.contracts.errors import Overloaded
-from paddlepool.service.api.errors import (
-    MEDIA_TYPE,
-    Fault,
-    Refused,
-    fault_of,
-    http_fault,
-    members,
-    reply,
-)
+from paddlepool.service.api.errors import Fault, Refused, http_fault
 from paddlepool.service.server import sending
+from paddlepool.service.server.refusals import last_reply, named, overloaded, refuse_crowded
 from paddlepool.settings.server import Settings
 
 PIPELINED = 16
@@ -209,7 +196,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
             self.headers.append((b"host", authority))
         crowded = len(self.connections) > self.limits.max_connections
-        self.app = refuse_crowded if crowded else self._application
+        self.app = partial(refuse_crowded, self.limits.replica) if crowded else self._application
         super().on_headers_complete()  # raises on an invalid target
         self._in_body = True
         # After a rejection before `100 Continue`, a client may or may not send the body. The start
@@ -387,7 +374,7 @@ class LimitedProtocol(HttpToolsProtocol):
             if self.cycle.response_started:  # the request must not get a second reply
                 self.transport.close()
                 return
-        self.transport.write(last_reply(fault, request_id))
+        self.transport.write(last_reply(named(fault, self.limits.replica), request_id))
         self.flow.resume_reading()
         self._lingering.begin()
 
@@ -470,30 +457,3 @@ def fault_of_parser(error: httptools.HttpParserError) -> Fault:
     if str(error) == "Invalid HTTP version":
         return version_unknown()
     return http_fault(400, "The request is not valid HTTP/1.1.")
-
-
-async def refuse_crowded(scope: Scope, receive: Receive, send: Send) -> None:
-    """ASGI application that replies with 503, because too many connections are open."""
-    scope["state"]["request_id"] = secrets.token_hex(8)
-    fault = overloaded("Too many connections are open.")
-    await reply(fault, scope)(scope, receive, send)
-
-
-def last_reply(fault: Fault, request_id: str) -> bytes:
-    """Build the raw bytes of the error reply that ends a connection."""
-    body = json.dumps(members(fault, request_id=request_id, instance="")).encode()
-    return (
-        STATUS_LINE[fault.status]
-        + b"content-type: %b\r\n" % MEDIA_TYPE.encode()
-        + b"content-length: %d\r\n" % len(body)
-        + b"x-request-id: %b\r\nx-content-type-options: nosniff\r\n" % request_id.encode()
-        + b"".join(b"%b: %b\r\n" % (k.encode(), v.encode()) for k, v in fault.headers.items())
-        + (b"" if "Connection" in fault.headers else b"connection: close\r\n")
-        + b"\r\n"
-        + body
-    )
-
-
-def overloaded(detail: str, limit: int | None = None) -> Fault:
-    fault = fault_of(Overloaded(detail, limit=limit))
-    return replace(fault, headers={**fault.headers, "Connection": "close"})
