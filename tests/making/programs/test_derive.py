@@ -16,7 +16,14 @@ from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.backends.process import ProcessBackend
-from paddlepool.making.programs.derive import OLD_TOOLS, Derived, add_program, checked, derive_int8
+from paddlepool.making.programs.derive import (
+    OLD_TOOLS,
+    Derived,
+    add_program,
+    checked,
+    derive_int8,
+    remove_unlisted,
+)
 from paddlepool.making.programs.qdq import Ranges
 from paddlepool.making.programs.shipped import DIRECTORY, PARSER, ShippedRanges
 from paddlepool.models.repository.layout import ModelFiles, ModelRepository
@@ -156,6 +163,29 @@ def test_a_published_version_gets_a_program(double: ModelFiles, tmp_path: Path) 
     assert [program.name for program in files.manifest.programs] == ["int8"]
     assert (files.directory / "int8.onnx").read_bytes() == b"another"
     assert {path.name for path in files.directory.parent.iterdir()} == {"1", "config.toml"}
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_an_interrupted_replacement_can_be_repaired(
+    double: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    """Wherever it ended, the version can be served again, and the program derived again."""
+    add_program(double.directory, derived())
+    left = iter([Path.rename] * renames)
+
+    def rename(path: Path, target: Path) -> Path:
+        if (function := next(left, None)) is None:
+            raise OSError("no power")
+        return function(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(OSError, match="no power"):
+            add_program(double.directory, derived(b"another"))
+    remove_unlisted(double.directory, "int8.onnx")
+    ModelRepository(tmp_path).read("double", 1)
+    add_program(double.directory, derived(b"another"))
+    assert len(ModelRepository(tmp_path).read("double", 1).manifest.programs) == 1
 
 
 def test_a_program_that_computes_something_else_is_refused(double: ModelFiles) -> None:

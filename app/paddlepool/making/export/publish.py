@@ -14,7 +14,7 @@ from typing import Any
 from paddlepool import __version__
 from paddlepool.contracts.errors import ExportError
 from paddlepool.contracts.tensors import TensorSpec
-from paddlepool.models.repository.files import staging_name, write_synced
+from paddlepool.models.repository.files import staging_name, sync_directory, write_synced
 from paddlepool.models.repository.layout import VERSION, version_numbers
 from paddlepool.models.repository.manifest import (
     COMPOSED_FORMAT,
@@ -192,3 +192,4 @@ def replace_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
     with staging_name(directory.parent) as staged:
         write_synced(staged, [text.encode()])
         staged.rename(directory / MANIFEST)
+    sync_directory(directory)

@@ -32,7 +32,7 @@ from paddlepool.making.programs.qdq import (
 from paddlepool.making.programs.rewrite import rewritten
 from paddlepool.making.programs.shipped import shipped_ranges
 from paddlepool.models.repository.config import InstanceGroup
-from paddlepool.models.repository.files import staging_name, write_synced
+from paddlepool.models.repository.files import staging_name, sync_directory, write_synced
 from paddlepool.models.repository.layout import ModelFiles
 from paddlepool.models.repository.manifest import (
     MANIFEST,
@@ -212,22 +212,26 @@ def add_program(directory: Path, derived: Derived) -> None:
     """Publish `derived` in a version; it replaces a program of the same name.
 
     The program and the manifest are written next to the version's directory and renamed into it,
-    the manifest last. A server that reads the version between the two renames finds a file that
-    does not match the manifest, and reads the version again later. After a power failure between
-    the two renames, remove_unlisted() repairs the version, unless a program was to be replaced.
-    Raises ManifestError and OSError.
+    the manifest last. A program to be replaced is first removed from the manifest. A server that
+    reads the version between two renames finds a file that the manifest does not list, and reads
+    the version again later. After a power failure, remove_unlisted() repairs the version. Raises
+    ManifestError and OSError.
     """
     manifest = read_manifest(directory)
     text = json.loads((directory / MANIFEST).read_text("utf-8"))
     entry = derived.entry
     others = [program for program in manifest.programs if program.name != entry.name]
     text["format"] = 2
-    text["programs"] = [asdict(program) for program in (*others, entry)]
+    text["programs"] = [asdict(program) for program in others]
     with staging_name(directory.parent) as program:
         write_synced(program, [derived.content])
         digest = publish.sha256_of(program)
-        text["files"][entry.program] = {"bytes": len(derived.content), "sha256": digest}
+        if text["files"].pop(entry.program, None):
+            publish.replace_manifest(directory, text)
         program.rename(directory / entry.program)
+    sync_directory(directory)
+    text["programs"].append(asdict(entry))
+    text["files"][entry.program] = {"bytes": len(derived.content), "sha256": digest}
     publish.replace_manifest(directory, text)
 
 

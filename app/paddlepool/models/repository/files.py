@@ -79,6 +79,15 @@ def write_synced(path: Path, blocks: Iterable[bytes]) -> None:
         os.fsync(file.fileno())
 
 
+def sync_directory(directory: Path) -> None:
+    """Return when the names in a directory are on the disk. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write or replace a file; a reader finds the old content or the new one. Raises OSError.
 
