@@ -77,6 +77,10 @@ class LoopWay:
         result = self._work(self.children[0], 0.0)
         return Reply(200, {}, result.arrays["result"].tobytes(), result.meta["seconds"])
 
+    @contextlib.contextmanager
+    def client(self) -> Iterator[Callable[[], Reply]]:
+        yield self.one
+
     def rate(self, *, clients: int, seconds: float) -> float:  # noqa: ARG002 - all are always busy
         with ThreadPoolExecutor(len(self.children)) as pool:
             runs = pool.map(lambda child: self._work(child, seconds).meta, self.children)
@@ -267,7 +271,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Measure latencies of one client, then the rate under each load, in turns; others are idle.
 
-    Returns a row for each. Results are compared with those of the first.
+    The one client keeps its connection, and its first request is not counted. Returns a row for
+    each contender. Results are compared with those of the first.
     """
     for contender in contenders:
         for _ in range(3):
@@ -275,10 +280,12 @@ def measure(
     for number in tqdm(range(rounds), desc=task, unit="round", disable=None):
         turn = number % len(contenders)
         for contender in (*contenders[turn:], *contenders[:turn]):
-            for _ in range(REQUESTS[task]):
-                reply = contender.alone.one()
-                contender.seconds.append(reply.seconds)
-                contender.result = contender.read(reply)
+            with contender.alone.client() as send:
+                send()  # opens the connection
+                for _ in range(REQUESTS[task]):
+                    reply = send()
+                    contender.seconds.append(reply.seconds)
+                    contender.result = contender.read(reply)
             for load, (clients, way) in contender.loads.items():
                 rate = way.rate(clients=clients, seconds=seconds)
                 contender.rates.setdefault(load, []).append(rate)
