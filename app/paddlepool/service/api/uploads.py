@@ -6,7 +6,7 @@ A picture is the body itself, a file of a form, or base64 text. A form may have 
 import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from python_multipart.multipart import parse_options_header
@@ -30,7 +30,10 @@ A file with neither a name nor bytes is left out: browsers send one if the user 
 
 def media_type(request: Request) -> str:
     """Return the body's media type in lower case without parameters; "" if the request has none."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    for name, value in request.scope["headers"]:  # request.headers.get() would take longer
+        if name == b"content-type":
+            return cast(bytes, value).decode("latin-1").partition(";")[0].strip().lower()
+    return ""
 
 
 MAX_DELIMITERS = 4_096

@@ -405,6 +405,8 @@ class SentimentPipeline:
             texts = tokenise(
                 payload.texts, self._tokenizer, lengths=self._lengths, truncate=payload.truncate
             )
+            if len(texts) == 1:
+                return texts, (0,), (tensors_of(texts, pad_id=self._pad_id),)
             order = sorted(range(len(texts)), key=lambda position: texts[position].bucket)
             jobs, most = [], self._max_rows
             for _, alike in groupby([texts[n] for n in order], key=attrgetter("bucket")):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import random
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -161,6 +162,25 @@ CLIENT_GONE = 499
 log = logging.getLogger("paddlepool.access")
 
 
+class RequestRecord(logging.LogRecord):
+    """The record of a finished request, with `extra` as attributes.
+
+    The standard constructor would take longer, and so would a formatter, which looks for `extra`
+    among all attributes of the instance. Its values are therefore attributes of this class.
+    """
+
+    name, levelno, levelname, msg, args = log.name, logging.INFO, "INFO", "request", ()
+    pathname = filename = module = funcName = ""  # noqa: N815 - as in LogRecord
+    exc_info = exc_text = stack_info = None
+    lineno = 0
+    msecs = relativeCreated = 0.0  # noqa: N815
+    thread = threadName = process = processName = None  # noqa: N815
+
+    def __init__(self, **extra: object) -> None:
+        self.created = time.time()
+        self.__dict__ |= extra
+
+
 def record(
     metrics: Metrics,
     *,
@@ -183,17 +203,17 @@ def record(
     metrics.request_done(route=route, method=method, status=status, seconds=seconds)
     if routine and status < 400:
         return
-    log.info(
-        "request",
-        extra={
-            "request_id": request_id,
-            "method": method if method in METHODS else OTHER,
-            "route": route or UNMATCHED,
-            "status": status,
-            "milliseconds": round(seconds * 1000, 2),
-            **sent,
-        },
-    )
+    if log.isEnabledFor(logging.INFO):
+        log.handle(
+            RequestRecord(
+                request_id=request_id,
+                method=method if method in METHODS else OTHER,
+                route=route or UNMATCHED,
+                status=status,
+                milliseconds=round(seconds * 1000, 2),
+                **sent,
+            )
+        )
 
 
 def request_id_of(offered: str | None) -> str:

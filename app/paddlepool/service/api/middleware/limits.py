@@ -82,10 +82,13 @@ def check_body(headers: Headers, *, cap: int) -> None:
     Content-Length exceeds `cap` bytes. For a gzip body, compression.unpacked() has removed both
     headers before.
     """
-    for codings in headers.getlist("content-encoding"):  # in one header or in several
-        if not {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
-            raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
-    length = int(headers.get("content-length", "0"))  # the HTTP parser has validated it
+    length = 0
+    for name, value in headers.raw:
+        if name == b"content-encoding":  # one header or several
+            if not {coding.strip().lower() for coding in value.split(b",")} <= {b"", b"identity"}:
+                raise UnsupportedEncoding("The body's Content-Encoding must be gzip or identity.")
+        elif name == b"content-length":
+            length = int(value)  # the HTTP parser has validated it
     if length > cap:
         raise too_large(cap, length)
 
