@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import io
+import mmap
+import os
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,7 +22,9 @@ from paddlepool.contracts.errors import (
     PaddlepoolError,
 )
 from paddlepool.contracts.tensors import Array, TensorSpec
-from paddlepool.tasks.segment import matte
+from paddlepool.tasks.codecs.limits import PictureLimits
+from paddlepool.tasks.codecs.picture import BLOCK_BYTES, PictureStore
+from paddlepool.tasks.segment import matte, stages
 from paddlepool.tasks.segment.pipeline import SegmentPipeline
 from paddlepool.tasks.segment.request import SIZE_PIXELS
 from tests.descriptors import open_descriptors
@@ -39,6 +43,28 @@ from tests.tasks.segment.serving import (
 
 PHOTO = pictures.encoded(pictures.photo(200, 150), "PNG")
 ONES = np.ones((1, 1, 320, 320), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("output", "height", "kept"),
+    [
+        pytest.param("cutout", 1600, 3 * 2500 * 1600, id="large"),
+        pytest.param("cutout", 1599, 0, id="small"),
+        pytest.param("mask", 1600, 0, id="needs-no-pixels"),
+    ],
+)
+def test_memory_for_a_large_picture_is_allocated_while_it_is_decoded(
+    output: str, height: int, kept: int
+) -> None:
+    """The data are missing, so that no pixel is written."""
+    limits = asdict(PictureLimits())
+    meta = {"limits": limits, "output": output, "refine": "none", "most_pixels": None}
+    body = np.frombuffer(pictures.png(2500, height), np.uint8)
+    with PictureStore(budget=1).open(1 << 24) as picture:
+        with pytest.raises(ImageUnreadable):
+            stages.open_picture(meta, {"body": body}, [picture.descriptor])
+        blocks = os.fstat(picture.descriptor).st_blocks
+    assert 0 <= blocks * BLOCK_BYTES - kept < mmap.PAGESIZE
 
 
 @pytest.mark.slow

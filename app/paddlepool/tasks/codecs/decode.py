@@ -57,14 +57,21 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 }
 
 
-def decode(body: bytes, limits: PictureLimits, page: int = 0) -> Pixels:
+def decode(
+    body: bytes,
+    limits: PictureLimits,
+    page: int = 0,
+    *,
+    on_size: Callable[[int], object] = lambda _: None,
+) -> Pixels:
     """Decode the first frame or page and turn it upright: RGBA if it is transparent, else RGB.
 
     Colours are white where alpha is 0, because invisible colours must not change a result. `page`
-    is one of pages_of(), to decode another page of a TIFF. Raises InputError if the picture is
-    empty, damaged, above a limit of `limits` or in a format that is not accepted, and MemoryError.
-    Ends the process if decoding takes more processor time than `limits.seconds` allows for a
-    picture of this size.
+    is one of pages_of(), to decode another page of a TIFF. `on_size` is called with the number of
+    pixels before they are decoded, if it is allowed. Raises InputError if the picture is empty,
+    damaged, above a limit of `limits` or in a format that is not accepted, and MemoryError. Ends
+    the process if decoding takes more processor time than `limits.seconds` allows for a picture of
+    this size.
     """
     if not body:
         raise errors.FileMissing("the picture has 0 bytes")
@@ -72,7 +79,7 @@ def decode(body: bytes, limits: PictureLimits, page: int = 0) -> Pixels:
     try:
         with warnings.catch_warnings(), time_limit(limits):
             warnings.simplefilter("ignore")
-            return _decode(body, kind, limits, page)
+            return _decode(body, kind, limits, page, on_size)
     except (errors.InputError, MemoryError):
         raise
     except Image.DecompressionBombError:  # more than twice the limit
@@ -126,7 +133,9 @@ def _directories(body: bytes) -> Iterator[ImageFileDirectory_v2]:
         yield directory
 
 
-def _decode(body: bytes, kind: str, limits: PictureLimits, page: int) -> Pixels:
+def _decode(
+    body: bytes, kind: str, limits: PictureLimits, page: int, on_size: Callable[[int], object]
+) -> Pixels:
     # Pillow rejects a picture of more than twice this size before it allocates memory for it.
     Image.MAX_IMAGE_PIXELS = limits.pixels
     # By default, a PNG with a profile or a text of more than 1 MiB counts as damaged.
@@ -157,6 +166,7 @@ def _decode(body: bytes, kind: str, limits: PictureLimits, page: int) -> Pixels:
         allow_pixels(width * height, limits)
         if kind == "JPEG":
             check_scans(body, width, height, limits)
+        on_size(width * height)
         pixels = _read(image, kind, body)
         turn = _TURNS.get(_orientation(image))
     return np.ascontiguousarray(turn(pixels)) if turn else pixels

@@ -7,6 +7,7 @@ request return the seconds that each stage took. The keys of `meta` follow "meta
 import math
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -17,9 +18,16 @@ from numpy.typing import NDArray
 from paddlepool.contracts.errors import ModelOutputInvalid, OutputTooLarge, ResolutionTooHigh
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.tasks.codecs.decode import decode
-from paddlepool.tasks.codecs.encode import check_output, encode, indexed_png
+from paddlepool.tasks.codecs.encode import LARGE_PIXELS, check_output, encode, indexed_png
 from paddlepool.tasks.codecs.limits import PictureLimits
-from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
+from paddlepool.tasks.codecs.picture import (
+    Floats,
+    Pixels,
+    opaque,
+    read_pixels,
+    reserve,
+    write_pixels,
+)
 from paddlepool.tasks.segment import matte
 from paddlepool.tasks.segment.foreground import edge_colours, foreground_colours
 from paddlepool.tasks.segment.masks import foreground_of
@@ -61,8 +69,15 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
-    # The network sees the whole picture, and its transparency as white.
-    whole = decode(arrays["body"].tobytes(), limits)
+    with ThreadPoolExecutor(1) as second:
+
+        def reserve_memory(pixels: int) -> None:
+            if pixels >= LARGE_PIXELS and _needs_pixels(meta, 3):
+                size = 3 * min(pixels, meta["most_pixels"] or pixels)
+                second.submit(reserve, descriptors[0], size)
+
+        # The network sees the whole picture, and its transparency as white.
+        whole = decode(arrays["body"].tobytes(), limits, on_size=reserve_memory)
     decoded = time.perf_counter()
     pixels = _shrink(whole, meta["most_pixels"] or math.inf)
     height, width, channels = pixels.shape
