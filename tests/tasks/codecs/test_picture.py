@@ -3,13 +3,20 @@
 import mmap
 import os
 import resource
+import threading
 from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import Overloaded, ResolutionTooHigh
-from paddlepool.tasks.codecs.picture import PictureStore, read_pixels, write_pixels
+from paddlepool.tasks.codecs.picture import (
+    LARGE_BYTES,
+    PictureStore,
+    read_pixels,
+    reserve,
+    write_pixels,
+)
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 PAGE = mmap.PAGESIZE
@@ -66,6 +73,18 @@ def test_releasing_twice_closes_once() -> None:
         os.fstat(other)
     finally:
         os.close(other)
+
+
+def test_a_large_picture_is_closed_soon() -> None:
+    """A thread frees its memory, which takes milliseconds: the event loop can send the reply."""
+    with PictureStore(budget=2 * LARGE_BYTES).open(LARGE_BYTES) as picture:
+        reserve(picture.descriptor, LARGE_BYTES)
+        picture.charge()
+    for thread in threading.enumerate():
+        if thread.name == "picture closing":
+            thread.join()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(picture.descriptor)
 
 
 def test_a_limit_of_file_sizes_is_kept() -> None:
