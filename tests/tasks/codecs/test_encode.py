@@ -4,6 +4,7 @@ import io
 import struct
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 
 import cv2
 import numpy as np
@@ -53,11 +54,21 @@ def test_a_png_holds_every_pixel(height: int, width: int, channels: tuple[int, .
     assert np.array_equal(pixels[..., [2, 1, 0, 3][: channels[0]]] if channels else pixels, read)
 
 
-def test_a_large_png_holds_every_pixel() -> None:
-    """Its halves are deflated side by side; their border is no multiple of a band."""
+@pytest.mark.parametrize("step", [None, 1, 300, 2001], ids=["filled", "rows", "parts", "whole"])
+def test_a_large_png_holds_every_pixel(step: int | None) -> None:
+    """Two threads deflate its parts, also while they are filled in, `step` rows at a time."""
     pixels = np.tile(drawn(667, 501, (4,)), (3, 4, 1))
     assert pixels[..., 0].size > LARGE_PIXELS
-    file = encode(pixels, format="png").tobytes()
+    height = len(pixels)
+    result = pixels if step is None else np.zeros_like(pixels)
+
+    def fill() -> Iterator[int]:
+        for top in range(0, height, step or height):
+            bottom = min(height, top + (step or height))
+            result[top:bottom] = pixels[top:bottom]
+            yield bottom
+
+    file = encode(result, format="png", ready=fill()).tobytes()
     with Image.open(io.BytesIO(file)) as image:
         assert np.array_equal(pixels, np.asarray(image))
     read = np.asarray(cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_UNCHANGED))
@@ -118,3 +129,17 @@ def test_more_detail_than_webp_holds_is_too_large() -> None:
     noise = np.random.default_rng(1).integers(0, 256, (4_500, 4_500, 1), np.uint8)
     with pytest.raises(OutputTooLarge, match="format=png"):
         encode(noise.repeat(3, axis=2), format="webp")
+
+
+@pytest.mark.parametrize("kind", ["png", "webp", "jpg"])
+def test_a_small_file_is_made_of_pixels_that_are_filled_in_before(kind: str) -> None:
+    pixels = drawn(40, 50, (3,))
+    result = np.zeros_like(pixels)
+
+    def fill() -> Iterator[int]:
+        for row in range(40):
+            result[row] = pixels[row]
+            yield row + 1
+
+    file = encode(result, format=kind, ready=fill())
+    assert np.array_equal(encode(pixels, format=kind), file)

@@ -84,8 +84,9 @@ def test_a_whole_cutout_has_the_same_pixels_as_a_cropped_one(kind: str, channels
         "threshold": None, "crop": False, "crop_margin": ((0, "px"),) * 4, "scale": None,
         "position": None, "bg_blur": None, "colours": kind, "shadow": "none", "foreground": None,
     }  # fmt: skip
-    whole, box = _compose(picture, share, meta, None)
-    cropped, _ = _compose(picture, share, meta | {"crop": True}, None)
+    whole, box, ready = _compose(picture, share, meta, None)
+    assert list(ready)[-1] == 300
+    cropped, _, _ = _compose(picture, share, meta | {"crop": True}, None)
     assert box.width < 401
     np.testing.assert_array_equal(whole[box.slices], cropped)
     assert np.abs(whole[..., :3].astype(int) - picture[..., :3])[alpha > 0].any() == (

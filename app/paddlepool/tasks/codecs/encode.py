@@ -5,7 +5,10 @@ The server runs it only in codec processes.
 
 import io
 import struct
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 
 import cv2
 import numpy as np
@@ -49,13 +52,18 @@ def check_output(
         )
 
 
-def encode(pixels: Pixels, *, format: str) -> Pixels:
+def encode(pixels: Pixels, *, format: str, ready: Iterable[int] = ()) -> Pixels:
     """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,).
 
-    `format` is `png`, `webp` or, without alpha, `jpg`. Raises OutputTooLarge if WebP cannot hold so
-    much detail, MemoryError, and BackendError if OpenCV cannot encode a JPEG.
+    `format` is `png`, `webp` or, without alpha, `jpg`. `ready` may be an iterator that fills in the
+    pixels from top to bottom, and yields the number of rows that are filled in. Raises
+    OutputTooLarge if WebP cannot hold so much detail, MemoryError, and BackendError if OpenCV
+    cannot encode a JPEG.
     """
-    return {"png": _png, "webp": _webp, "jpg": _jpg}[format](pixels)
+    if format == "png":
+        return _png(pixels, ready)
+    deque(ready, maxlen=0)
+    return {"webp": _webp, "jpg": _jpg}[format](pixels)
 
 
 def indexed_png(labels: Pixels, palette: bytes) -> Pixels:
@@ -107,14 +115,16 @@ ZLIB_HEADER = b"\x78\x01"
 LARGE_PIXELS = 4_000_000
 """From this number of pixels on, two threads deflate a picture. A smaller one takes one thread a
 few milliseconds."""
+PART_PIXELS = 500_000
+"""How many pixels of a large picture a thread deflates at once."""
 
 
-def _png(pixels: Pixels) -> Pixels:
+def _png(pixels: Pixels, ready: Iterable[int]) -> Pixels:
     """Encode a PNG four times as fast as libpng with zlib (docs/decisions/0027-png-by-isa-l.md).
 
     Each row is predicted from the row above it (filter 2 of https://www.w3.org/TR/png-3/) and
-    deflated by ISA-L, in bands that stay in the processor's cache. A second thread deflates the
-    lower half of a large picture (docs/decisions/0076-large-png-in-two-threads.md).
+    deflated by ISA-L, in bands that stay in the processor's cache. A second thread deflates parts
+    of a large picture (docs/decisions/0076-large-png-in-two-threads.md).
     """
     height, width = pixels.shape[:2]
     rows = pixels.reshape(height, -1)
@@ -122,27 +132,46 @@ def _png(pixels: Pixels) -> Pixels:
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[length // width], 0, 0, 0)
     chunks = [SIGNATURE, *_chunk(b"IHDR", header), *_chunk(b"IDAT", ZLIB_HEADER)]
     if height * width < LARGE_PIXELS:
-        data, checksum = _deflated(rows, 0, height)
-        chunks += data
+        deque(ready, maxlen=0)
+        parts = [_deflated(rows, 0, height)]
     else:
-        middle = height // 2
-        with ThreadPoolExecutor(1) as second:
-            lower = second.submit(_deflated, rows, middle, height)
-            data, checksum = _deflated(rows, 0, middle)
-            chunks += data
-        data, adler = lower.result()
+        parts = _deflated_in_two_threads(rows, ready, -(-PART_PIXELS // width))
+    checksum = 1
+    for data, adler, size in parts:
         chunks += data
-        checksum = _adler32_of_both(checksum, adler, (height - middle) * (1 + length))
+        checksum = _adler32_of_both(checksum, adler, size)
     chunks += _chunk(b"IDAT", struct.pack(">I", checksum))
     chunks += _chunk(b"IEND", b"")
     return np.frombuffer(b"".join(chunks), np.uint8)
 
 
-def _deflated(rows: Pixels, top: int, bottom: int) -> tuple[list[bytes], int]:
+Part = tuple[list[bytes], int, int]
+"""Chunks of deflated rows, and the Adler-32 and the number of the bytes that they were made of."""
+
+
+def _deflated_in_two_threads(rows: Pixels, ready: Iterable[int], step: int) -> list[Part]:
+    """Deflate parts of `step` rows: from the top in another thread, while `ready` is iterated.
+
+    Then this thread deflates parts, too, from the bottom.
+    """
+    height = len(rows)
+    parts: list[Future[Part]] = []
+    with ThreadPoolExecutor(1) as second:
+        for bottom in chain(ready, (height,)):
+            while (top := len(parts) * step) < height and min(height, top + step) <= bottom:
+                parts.append(second.submit(_deflated, rows, top, min(height, top + step)))
+        lower: deque[Part] = deque()
+        while parts and parts[-1].cancel():
+            parts.pop()
+            top = len(parts) * step
+            lower.appendleft(_deflated(rows, top, min(height, top + step)))
+    return [*(part.result() for part in parts), *lower]
+
+
+def _deflated(rows: Pixels, top: int, bottom: int) -> Part:
     """Filter and deflate the rows from `top` to before `bottom`.
 
-    Returns their chunks, and the Adler-32 of the filtered bytes. The last rows of the picture end
-    the stream; others end at a byte, so that more can follow.
+    The last rows of the picture end the stream; others end at a byte, so that more can follow.
     """
     chunks: list[bytes] = []
     length = rows.shape[1]
@@ -164,7 +193,7 @@ def _deflated(rows: Pixels, top: int, bottom: int) -> tuple[list[bytes], int]:
             chunks += _chunk(b"IDAT", data)
     ends = bottom == len(rows)
     data = deflater.flush(isal_zlib.Z_FINISH if ends else isal_zlib.Z_SYNC_FLUSH)
-    return [*chunks, *_chunk(b"IDAT", data)], adler
+    return [*chunks, *_chunk(b"IDAT", data)], adler, (bottom - top) * (1 + length)
 
 
 def _adler32_of_both(first: int, second: int, length: int) -> int:

@@ -8,6 +8,7 @@ Estimation", 2021).
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TypeVar
 
 import cv2
@@ -39,41 +40,66 @@ EPSILON = np.float32(1e-5)
 _OWN_SHARE = np.clip((np.arange(256, dtype=np.float32) - OWN) / (255 - OWN), 0, 1)
 
 
-def foreground_colours(pixels: Pixels, alpha: Pixels) -> Pixels:
+def foreground_colours(pixels: Pixels, alpha: Pixels, small: Pixels | None = None) -> Pixels:
     """Return foreground colours (H, W, 3) for a picture (H, W, 3 or 4) and its alpha (H, W).
 
     The colours are the picture's own, except along edges, where alpha is partial. If the picture
     itself is transparent there, or alpha is partial in a broad region (BROAD), they stay its own.
+    `small` is the picture's small_picture(), if it exists already.
     """
     result: Pixels = np.array(pixels[..., :3], order="C")
-    for place, colours in edge_colours(pixels, alpha):
-        result[place] = colours
+    for _, parts in edge_colours(pixels, alpha, small_picture(pixels) if small is None else small):
+        for place, colours in parts:
+            result[place] = colours
     return result
 
 
-def edge_colours(pixels: Pixels, alpha: Pixels) -> Iterator[tuple[Tile, Pixels]]:
-    """Yield the parts of foreground_colours() that may differ from the picture: place and colours.
+def small_picture(pixels: Pixels) -> Pixels:
+    """Return the picture in the colours (h, w, 3) and size of the first level of edge_colours()."""
+    return _reduced(pixels, _steps(*pixels.shape[:2])[0])[..., :3]
 
-    The parts do not overlap. Nothing is yielded for an alpha without partial values.
+
+def edge_colours(
+    pixels: Pixels, alpha: Pixels, small: Pixels
+) -> Iterator[tuple[slice, list[tuple[Tile, Pixels]]]]:
+    """Yield the picture's rows from top to bottom, with the parts of them that may differ from it.
+
+    A part is its place and its colours in the result of foreground_colours(); the parts do not
+    overlap. `small` is the small_picture().
     """
+    height, width = alpha.shape
     partial = cv2.inRange(alpha, VISIBLE, OPAQUE - 1)
     if not cv2.countNonZero(partial):
+        yield slice(0, height), []
         return
-    height, width = alpha.shape
-    step = 2
-    while height * width > FINEST_PIXELS * step * step:
-        step *= 2
-    while step > min(height, width):
-        step //= 2
-    rows, columns = height // step, width // step
+    first, last = _steps(height, width)
+    rows, columns = height // last, width // last
     clear = None
     if pixels.shape[2] == 4:
         clear = cv2.inRange(np.ascontiguousarray(pixels[..., 3]), 0, 254)
-    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(pixels, alpha, clear, 2 * step)]
-    for blocks, place in tiles(height, width, step=step, side=TILE):
-        if cv2.countNonZero(partial[place]):
-            blocks, place = _edge(alpha, blocks, place, step)
-            yield place, _finished(pixels, alpha, coarse, blocks, place, step)
+    coarse = [_enlarged(plane, rows, columns) for plane in _coarse(small, alpha, clear, first)]
+    tiled = tiles(height, width, step=last, side=TILE)
+    for (top, bottom), row in groupby(tiled, key=lambda tile: (tile[1][0].start, tile[1][0].stop)):
+        parts = []
+        for blocks, place in row:
+            if cv2.countNonZero(partial[place]):
+                blocks, place = _edge(alpha, blocks, place, last)
+                colours = _finished(pixels, alpha, coarse, blocks, place, last)
+                parts.append((place, colours))
+        yield slice(top, bottom), parts
+
+
+def _steps(height: int, width: int) -> tuple[int, int]:
+    """Return the reduction of the last level that is computed as a whole, and of the last one."""
+    last = 2
+    while height * width > FINEST_PIXELS * last * last:
+        last *= 2
+    while last > min(height, width):
+        last //= 2
+    first = 2 * last
+    while height * width > WHOLE_PIXELS * first * first:
+        first *= 2
+    return first, last
 
 
 def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Tile]:
@@ -92,17 +118,14 @@ def _edge(alpha: Pixels, blocks: Tile, place: Tile, step: int) -> tuple[Tile, Ti
 
 
 def _coarse(
-    picture: Pixels, alpha: Pixels, clear: Pixels | None, step: int
+    small: Pixels, alpha: Pixels, clear: Pixels | None, step: int
 ) -> tuple[Floats, Floats, Floats]:
     """Return F and B (h, w, 3) of the finest level that is computed as a whole, and a map (h, w).
 
     The map is 1 where colours stay the picture's own: in broad regions of partial alpha, and where
-    `clear` is not 0. `step` is the least reduction of that level.
+    `clear` is not 0. `small` is the picture, reduced by `step` as for that level.
     """
-    height, width = alpha.shape
-    while height * width > WHOLE_PIXELS * step * step:
-        step *= 2
-    levels = [_level(picture, alpha, step)]
+    levels = [(small.astype(np.float32), _share(alpha, step))]
     share = levels[0][1]
     partial = cv2.inRange(share, VISIBLE / 255, OPAQUE / 255)
     broad = _spread(cv2.erode(partial, _window(share), borderType=cv2.BORDER_REPLICATE))
@@ -111,18 +134,17 @@ def _coarse(
     while max(levels[-1][1].shape) > COARSEST:
         levels.append((_halved(levels[-1][0]), _halved(levels[-1][1])))
     front = back = levels[-1][0]
-    for small, share in reversed(levels):
-        size = (small.shape[1], small.shape[0])
+    for colours, share in reversed(levels):
+        size = (colours.shape[1], colours.shape[0])
         front = cv2.resize(front, size, interpolation=cv2.INTER_LINEAR)
         back = cv2.resize(back, size, interpolation=cv2.INTER_LINEAR)
-        front, back = _fuse(small, share, front, back)
+        front, back = _fuse(colours, share, front, back)
     return front, back, broad
 
 
-def _level(picture: Pixels, alpha: Pixels, step: int) -> tuple[Floats, Floats]:
-    """Return the picture and its alpha, reduced by `step`; alpha is from 0 to 1."""
-    share = _reduced(alpha, step).astype(np.float32) / np.float32(255)
-    return _reduced(picture, step)[..., :3].astype(np.float32), share
+def _share(alpha: Pixels, step: int) -> Floats:
+    """Return alpha from 0 to 1, reduced by `step`."""
+    return _reduced(alpha, step).astype(np.float32) / np.float32(255)
 
 
 def _reduced(plane: Pixels, step: int) -> Pixels:
@@ -201,8 +223,8 @@ def _finished(
     bottom, right = blocks[0].stop + margin, blocks[1].stop + margin
     near = (slice(top, bottom), slice(left, right))
     area = (slice(top * step, bottom * step), slice(left * step, right * step))
-    small, share = _level(np.ascontiguousarray(picture[area][..., :3]), alpha[area], step)
-    front, _ = _fuse(small, share, coarse[0][near], coarse[1][near])
+    small = _reduced(np.ascontiguousarray(picture[area][..., :3]), step).astype(np.float32)
+    front, _ = _fuse(small, _share(alpha[area], step), coarse[0][near], coarse[1][near])
 
     def in_place(plane: Floats) -> Floats:
         # One more block at the end, for the remainder of the picture.

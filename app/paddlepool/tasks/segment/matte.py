@@ -220,15 +220,19 @@ def cutout(pixels: Pixels, alpha: Pixels) -> Pixels:
 
     Colours are 0 where alpha is 0, because the file must not contain the background.
     """
-    height, width = alpha.shape
-    result = np.zeros((height, width, 4), np.uint8)
-    for rows in bands(height, width):
+    result = np.zeros((*alpha.shape, 4), np.uint8)
+    write_cutout(pixels, alpha, result)
+    return result
+
+
+def write_cutout(pixels: Pixels, alpha: Pixels, result: Pixels) -> None:
+    """Write the cutout() into a `result` (H, W, 4) of zeros."""
+    for rows in bands(*alpha.shape):
         if not cv2.countNonZero(alpha[rows]):
             continue  # the zeros take no memory
         colours = cv2.cvtColor(np.ascontiguousarray(pixels[rows][..., :3]), cv2.COLOR_RGB2RGBA)
         cv2.mixChannels([alpha[rows]], [colours], [0, 3])
         cv2.copyTo(colours, alpha[rows], result[rows])
-    return result
 
 
 Bands = Callable[[slice], Pixels]

@@ -6,7 +6,7 @@ request return the seconds that each stage took. The keys of `meta` follow "meta
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -29,7 +29,7 @@ from paddlepool.tasks.codecs.picture import (
     write_pixels,
 )
 from paddlepool.tasks.segment import matte
-from paddlepool.tasks.segment.foreground import edge_colours, foreground_colours
+from paddlepool.tasks.segment.foreground import edge_colours, foreground_colours, small_picture
 from paddlepool.tasks.segment.masks import foreground_of
 from paddlepool.tasks.segment.refine import guided_alpha, matted_alpha
 from paddlepool.tasks.transforms.labels import pixel_labels
@@ -56,6 +56,8 @@ def _palette() -> bytes:
 
 
 PALETTE = _palette()
+BESIDE_BYTES = 150_000_000
+"""Size of the largest picture for which two steps run at once, because both need memory."""
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -140,6 +142,7 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
     OutputTooLarge as _compose() and encode() do, and ModelOutputInvalid for wrong labels.
     """
     started = time.perf_counter()
+    ready: Iterator[int] = iter(())
     if meta["foreground"] is None:
         mask = np.asarray(arrays["mask"], np.float32)[0, 0]
     else:
@@ -150,12 +153,18 @@ def render(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int])
         subject = matte.box_of(matte.plain_alpha(mask, width, height, nearest=True))
     else:
         background = meta["background"] and read_pixels(descriptors[1], tuple(meta["background"]))
-        result, subject = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
+        result, subject, ready = _compose(_pixels(meta, descriptors[0]), mask, meta, background)
     composed = time.perf_counter()
+
+    def timed_rows() -> Iterator[int]:
+        nonlocal composed
+        yield from ready
+        composed = time.perf_counter()
+
     if meta["output"] == "labels" and meta["labels"]:
         file = indexed_png(result, PALETTE)
     else:
-        file = encode(result, format=meta["format"])
+        file = encode(result, format=meta["format"], ready=timed_rows())
     arrays = {"image": file} | ({"labels": result.reshape(-1)} if meta["labels"] else {})
     done = time.perf_counter()
     return {
@@ -226,6 +235,7 @@ def _labels(output: NDArray[Any], height: int, width: int) -> Pixels:
 
 def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
     height, width, channels = pixels.shape
+    mask = matte.normalise(mask)
     if meta["refine"] == "none":
         alpha = matte.plain_alpha(mask, width, height, nearest=meta["foreground"] is not None)
     else:
@@ -240,15 +250,27 @@ def _alpha(pixels: Pixels, mask: Floats, meta: Mapping[str, Any]) -> Pixels:
 
 def _compose(
     pixels: Pixels, mask: Floats, meta: Mapping[str, Any], background: Pixels | None
-) -> tuple[Pixels, matte.Area]:
-    """Return the result's pixels, and the foreground's area in the picture.
+) -> tuple[Pixels, matte.Area, Iterator[int]]:
+    """Return the result's pixels, the foreground's area in the picture, and an iterator.
+
+    The iterator finishes the pixels from top to bottom, and yields the number of finished rows.
 
     The options of `meta` apply. Without a foreground, nothing is cropped or moved, and no shadow is
-    drawn. render() keeps no reference to `pixels`, so the picture is freed before the result is
-    encoded. Raises OutputTooLarge if margins make the canvas larger than a picture, or a file of
+    drawn. render() keeps no reference to `pixels`, so the picture is freed once the result is
+    finished. Raises OutputTooLarge if margins make the canvas larger than a picture, or a file of
     the format, may be.
     """
-    alpha = _alpha(pixels, matte.normalise(mask), meta)
+    beside = pixels[..., 0].size >= LARGE_PIXELS and pixels.nbytes <= BESIDE_BYTES
+    estimated = meta["output"] != "mask" and meta["colours"] != "original"
+    small: Pixels | None
+    if estimated and beside:
+        with ThreadPoolExecutor(1) as second:
+            reduction = second.submit(small_picture, pixels)
+            alpha = _alpha(pixels, mask, meta)
+            small = reduction.result()
+    else:
+        small = small_picture(pixels) if estimated else None
+        alpha = _alpha(pixels, mask, meta)
     subject = matte.box_of(alpha)
     part = canvas = matte.Area(0, 0, *alpha.shape)
     if subject.width and meta["crop"]:
@@ -263,17 +285,19 @@ def _compose(
     own = alpha[part.slices]
     cover = matte.on_canvas(matte.resized_alpha(own, *size), shown)
     if meta["output"] == "mask":
-        return cover, subject
+        return cover, subject, iter(())
     whole = part is canvas and shown.slices == part.slices and size == alpha.shape
     if meta["output"] == "cutout" and meta["shadow"] != "drop" and whole:
-        return _plain_cutout(pixels, alpha, estimated=meta["colours"] != "original"), subject
+        result = np.zeros((*alpha.shape, 4), np.uint8)
+        ready = _plain_cutout(pixels, alpha, small, result)
+        return result, subject, ready if beside else iter(list(ready))
     paint = (0, 0, 0, 0) if meta["output"] == "cutout" else meta["bg_color"]
     ground = matte.flat(paint, canvas.width)
     if meta["bg_blur"] is not None:
         seen = opaque(pixels)
         ground = matte.blurred(seen, alpha, percent=meta["bg_blur"], canvas=canvas)
         del seen  # the largest picture must fit the memory limit, here and below
-    colours = pixels if meta["colours"] == "original" else foreground_colours(pixels, alpha)
+    colours = pixels if small is None else foreground_colours(pixels, alpha, small)
     del pixels
     front = matte.on_canvas(matte.resized_colours(colours[part.slices], own, *size), shown)
     del colours
@@ -282,24 +306,28 @@ def _compose(
         opacity = meta["shadow_opacity"] / 100
         shade = matte.drop_shadow(cover, place, opacity=opacity, width=canvas.width)
     if meta["output"] == "cutout" and shade is None:
-        return matte.cutout(front, cover), subject
+        return matte.cutout(front, cover), subject, iter(())
     if background is not None:
         ground = matte.fitted(
             background, canvas.height, canvas.width, fit=meta["bg_fit"], colour=paint
         )
-    return matte.stacked(front, cover, ground=ground, shade=shade), subject
+    return matte.stacked(front, cover, ground=ground, shade=shade), subject, iter(())
 
 
-def _plain_cutout(pixels: Pixels, alpha: Pixels, *, estimated: bool) -> Pixels:
-    """Return the whole picture as RGBA, with its own colours or `estimated` ones along edges.
+def _plain_cutout(
+    pixels: Pixels, alpha: Pixels, small: Pixels | None, result: Pixels
+) -> Iterator[int]:
+    """Write the whole picture as RGBA into a `result` of zeros; yield the number of written rows.
 
-    Other results need a whole picture of those colours; this one only writes the edges again.
+    With the picture's small_picture(), its colours are estimated along edges. Other results need a
+    whole picture of those colours; this one only writes the edges again.
     """
-    result = matte.cutout(pixels, alpha)
-    if estimated:
-        for place, colours in edge_colours(pixels, alpha):
+    whole: Iterable[tuple[slice, list[tuple[matte.Tile, Pixels]]]] = [(slice(0, len(alpha)), [])]
+    for rows, parts in whole if small is None else edge_colours(pixels, alpha, small):
+        matte.write_cutout(pixels[rows], alpha[rows], result[rows])
+        for place, colours in parts:
             result[place] = matte.cutout(colours, alpha[place])
-    return result
+        yield rows.stop
 
 
 def _check(canvas: matte.Area, meta: Mapping[str, Any]) -> None:
