@@ -1,7 +1,7 @@
 """Measure the same pictures and texts on this server and its peers, in one table.
 
     .venv/bin/python loadtest/peers.py [--rounds N] [--task NAME] [--no-peers]
-    .venv/bin/python loadtest/peers.py --before FILE [--rounds N]
+    .venv/bin/python loadtest/peers.py --before FILE [--task texts] [--rounds N]
     .venv/bin/python loadtest/peers.py --task ocr --ocr-data DIR [--rounds N] [--seconds S]
 
 The task `ocr` is in peers_ocr.py, and runs only if it is named.
@@ -13,8 +13,8 @@ model_repo/u2netp, the others as float32 ONNX.
 Texts: `/sentiment` and bare ONNX Runtime loops. Bare loops also run the version's int8 program, if
 any: "the same program without a server". Each table names the processor and the machine's load.
 
-`--before` compares masks with bare OpenVINO loops alone: on the version's int8 program and on FILE,
-such as the int8.onnx of an earlier release. It prints the ratios to the latter.
+`--before` compares masks, or texts, with bare loops alone: on the version's int8 program and on
+FILE, such as the int8.onnx of an earlier release. It prints the ratios to the latter.
 
 All have the same cores and one worker per core. They take turns in one run, so that a busy machine
 slows all of them. The peers are installed once in .venv-peers-*; after that, no network is needed.
@@ -252,6 +252,28 @@ def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterat
     programs = [("onnxruntime", as_onnx(files, scratch), "")]
     if int8 := int8_of(files):
         programs.append(("onnxruntime as served", int8, ", int8"))
+    with text_contests(files, programs, scratch, threads=threads) as contests:
+        yield contests
+
+
+@contextlib.contextmanager
+def int8_text_programs(
+    repository: ModelRepository, scratch: Path, *, threads: int, before: Path
+) -> Iterator[Contests]:
+    """Compare texts with bare loops on the version's int8 program and on another one."""
+    files = read_version(repository, "emotion", None)
+    shutil.copy(files.directory / "tokenizer.json", scratch)
+    programs = [("onnxruntime as served", Path(shutil.copy(before, scratch)), BEFORE)]
+    if int8 := int8_of(files):
+        programs.append(("onnxruntime as served", int8, ", int8"))
+    with text_contests(files, programs, scratch, threads=threads) as contests:
+        yield contests
+
+
+@contextlib.contextmanager
+def text_contests(
+    files: ModelFiles, programs: Sequence[tuple[str, Path, str]], scratch: Path, *, threads: int
+) -> Iterator[Contests]:
     with contextlib.ExitStack() as stack:
         server, group = stack.enter_context(server_of_one(files, scratch))
         single = HttpWay(server, text_request(TEXT))
@@ -338,14 +360,21 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Describe the rates as multiples of those of the row BEFORE in the same rounds."""
+    """Describe rates and one client's time as multiples of those of the row BEFORE.
+
+    Rates are compared with those of the same round, times by their medians.
+    """
     [base] = [row for row in rows if row["name"].endswith(BEFORE)]
-    return "\n".join(
+    lines = [
         f"{row['name']}, {load}: {np.median(found):.3f} ({found.min():.3f}–{found.max():.3f})"
         for row in rows
         for load, rates in row["rates"].items()
         for found in [np.divide(rates, base["rates"][load])]
-    )
+    ]
+    for row in rows:
+        times = np.median(row["seconds"]) / np.median(base["seconds"])
+        lines.append(f"{row['name']}, one client: {times:.3f} times as long")
+    return "\n".join(lines)
 
 
 def short_name(row: Mapping[str, Any]) -> str:
@@ -388,10 +417,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         if before := arguments.before:
-            with int8_programs(repository, scratch, threads=cores, before=before) as contests:
-                rows = measure(
-                    "masks", contests["masks"], seconds=arguments.seconds, rounds=arguments.rounds
-                )
+            programs = int8_text_programs if arguments.task == ["texts"] else int8_programs
+            with programs(repository, scratch, threads=cores, before=before) as contests:
+                [(name, contenders)] = contests.items()
+                rows = measure(name, contenders, seconds=arguments.seconds, rounds=arguments.rounds)
             print(f"\n{describe_machine(cores=cores)}; load {os.getloadavg()[0]:.1f}\n")
             print(table(rows))
             print(ratios(rows))

@@ -78,7 +78,7 @@ def test_a_transformer_gets_its_int8_program(
     files = repository.read("emotion", 1)
     assert files.manifest.format == 2
     [program] = files.manifest.programs
-    assert program.derivation.settings["activations"] == "a scale for each row"
+    assert program.derivation.settings["activations"] == "one scale, or a scale for each row"
     assert program.quality[0].count > 100
     assert program.quality[0].figures["agreement"] >= 0.98
     _run_on(files, "onnxruntime_int8", "openvino_int8")

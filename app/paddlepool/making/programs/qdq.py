@@ -2,8 +2,7 @@
 
 An engine computes a layer in int8 if its input and its weights both come from a DequantizeLinear.
 Weights are quantised here, for each output channel. Activations need ranges, which NNCF (extra
-`quantize`) measures on data, or a scale for each row, computed in the run. Some layers must stay
-float.
+`quantize`) measures on data. Some layers must stay float.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from paddlepool.contracts.errors import ConfigError, ExportError
-from paddlepool.contracts.tensors import Tensors
+from paddlepool.contracts.tensors import Array, Tensors
 from paddlepool.engine.backends.onnx import imported_openvino
 from paddlepool.making.programs.onnx_graph import Graph
 
@@ -90,55 +89,6 @@ def quantised(model: onnx.ModelProto, ranges: Ranges) -> onnx.ModelProto:
     done = graph.model()
     onnx.checker.check_model(done)
     return done
-
-
-ROW_LEVELS = 127
-LEAST_ROW = 1e-12
-"""Least divisor of a row, because a row of zeros cannot be divided by its largest value."""
-
-
-def quantise_by_rows(graph: Graph, products: Sequence[onnx.NodeProto]) -> None:
-    """Quantise `products`, MatMul nodes of the graph, in place.
-
-    Each row of their inputs gets its own scale at every run: it is divided by its largest absolute
-    value, and its results are multiplied by that value.
-    """
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in products:
-        readers.setdefault(node.input[0], []).append(node)
-    graph.constants["least_row"] = np.array(LEAST_ROW, np.float32)
-    # From opset 18 on, the axes of a reduction are an input.
-    axes_are_input = any(not opset.domain and opset.version >= 18 for opset in graph.opsets)
-    if axes_are_input:
-        graph.constants["row_axes"] = np.array([-1])
-    for value, nodes in readers.items():
-        largest, relative = f"{value}.largest", f"{value}.relative"
-        before = [
-            helper.make_node("Abs", [value], [f"{value}.size"], f"{value}.Abs"),
-            helper.make_node(
-                "ReduceMax", [f"{value}.size", *(["row_axes"] if axes_are_input else [])],
-                [f"{value}.most"], f"{value}.ReduceMax", keepdims=1,
-                **({} if axes_are_input else {"axes": [-1]}),
-            ),
-            helper.make_node("Max", [f"{value}.most", "least_row"], [largest], f"{value}.Max"),
-            # A product with the reciprocal takes less time than a division.
-            helper.make_node("Reciprocal", [largest], [f"{value}.by"], f"{value}.Reciprocal"),
-            helper.make_node("Mul", [value, f"{value}.by"], [relative], f"{value}.Mul"),
-        ]  # fmt: skip
-        for node in nodes:
-            _quantise_weight(graph, node, node.input[1], levels=LEVELS, pairs=True)
-            node.input[0], output = relative, node.output[0]
-            node.output[0] = f"{output}.relative"
-            scaled = helper.make_node("Mul", [node.output[0], largest], [output], f"{output}.Mul")
-            graph.insert_after(node.output[0], [scaled])
-        activation = Activation(
-            value=relative,
-            scale=1 / ROW_LEVELS,
-            zero_point=ROW_LEVELS + 1,
-            signed=False,
-            readers=tuple(node.name for node in nodes),
-        )
-        graph.insert_after(value, [*before, *_quantise_value(graph, activation)])
 
 
 def read_ranges(model: onnx.ModelProto, quantised_model: onnx.ModelProto) -> Ranges:
@@ -251,11 +201,15 @@ def _divide_weights(graph: Graph, activation: Activation) -> None:
             layer.input[1] = name
 
 
-def _quantise_weight(
-    graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int, pairs: bool = False
-) -> None:
-    weight: NDArray[np.float32] = graph.constants[name].astype(np.float32)
-    axis = _output_axis(layer, weight.ndim)
+def quantised_weight(
+    weight: Array, *, axis: int, levels: int, pairs: bool = False
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return the int8 form of a weight, and the scale of each index of `axis`.
+
+    With `pairs`, for the two axes of a matrix product, the sizes of two neighbouring weights of a
+    column add up to at most PAIR_LEVELS before they are rounded.
+    """
+    weight = weight.astype(np.float32)
     others = tuple(other_axis for other_axis in range(weight.ndim) if other_axis != axis)
     largest = np.abs(weight).max(axis=others)
     scale = np.maximum(largest, max(float(largest.max()) * SMALLEST, 1e-12)) / levels
@@ -265,10 +219,16 @@ def _quantise_weight(
     shape = [1] * weight.ndim
     shape[axis] = -1
     rounded = np.clip(np.rint(weight / scale.reshape(shape)), -levels, levels).astype(np.int8)
+    return rounded, scale.astype(np.float32)
+
+
+def _quantise_weight(graph: Graph, layer: onnx.NodeProto, name: str, *, levels: int) -> None:
+    axis = _output_axis(layer, graph.constants[name].ndim)
+    rounded, scale = quantised_weight(graph.constants[name], axis=axis, levels=levels)
     place = list(layer.input).index(name)
     own = f"{name}.{layer.name}" if len(graph.users(name)) > 1 else name
     graph.constants[f"{own}.int8"] = rounded
-    graph.constants[f"{own}.scale"] = scale.astype(np.float32)
+    graph.constants[f"{own}.scale"] = scale
     graph.constants[f"{own}.zero"] = np.zeros(scale.shape, np.int8)
     layer.input[place] = f"{own}.float"
     graph.nodes.insert(
