@@ -161,8 +161,9 @@ def import_folder(
         tensors = [prepare(picture, config.as_meta()) for _, picture in pictures]
         usage = Usage(
             pipeline=TASKS[kind][0],
-            # A batch of pages takes as long as its pages one by one.
-            max_batch_size=ROWS if isinstance(config.postprocess, TopK | TextFromClasses) else 1,
+            # A run of several pages or lines takes about as long as one run for each, and engines
+            # prepare their operators again for each number of rows.
+            max_batch_size=ROWS if isinstance(config.postprocess, TopK) else 1,
             # A part of `ocr` costs memory only while text is read.
             on_demand=TASKS[kind][0] is None,
             warmup=list(dict.fromkeys(_realistic_shapes(config, [t.shape for t in tensors]))),
@@ -269,8 +270,8 @@ def _realistic_shapes(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of inputs to warm up: `shapes`, which are those of the samples.
 
-    For a recogniser of text they are instead one line of the width in `config`, one line of twice
-    that width, and ROWS lines.
+    For a recogniser of text they are instead a line of the width in `config`, and one of twice that
+    width.
     """
     line = next(
         (s.parameters for s in config.operations if isinstance(s.parameters, RecResizeImg)), None
@@ -281,7 +282,6 @@ def _realistic_shapes(
     channels, height, width = line.image_shape
     yield (1, channels, height, width)
     yield (1, channels, height, WIDER * width)
-    yield (ROWS, channels, height, width)
 
 
 def import_source(

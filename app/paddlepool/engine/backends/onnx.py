@@ -33,8 +33,8 @@ from paddlepool.engine.backends.openvino_rules import (
 )
 from paddlepool.engine.backends.paddle_operators import check_ids, operators_of, unchecked_tables
 
-CACHED = "128"
-"""Number of prepared operators that OpenVINO keeps for shapes other than the current one."""
+CACHED = "512"
+"""Number of prepared operators of each kind that OpenVINO keeps for earlier shapes."""
 OPENVINO_OPTIONS: Mapping[str, Any] = {"bfloat16": False}
 """Options of the backend openvino, with their defaults."""
 MISSING = "the backend {0} needs the package {0} (extra engines)"
