@@ -69,8 +69,10 @@ class BoundedQueueHandler(logging.handlers.QueueHandler):
         self.listener = BatchingListener(self, stream)
         self.listener.start()
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        return record  # the thread formats it
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Enqueue without the handler's lock, which the queue does not need."""
+        self.enqueue(record)  # the thread formats it
+        return True
 
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.lines.qsize() >= WAITING_LINES:

@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector, disable_created_metrics
@@ -305,11 +305,12 @@ class Metrics:
             (),
             LAG,
         )
-        self._padding = counter(
+        padding = counter(
             "paddlepool_padding_tokens_total",
             "Padding tokens that fill the length buckets of texts.",
             ("model", "predictor"),
         )
+        self._padding_of = cache(padding.labels)
         self._rejected = counter(
             "paddlepool_requests_rejected_total",
             "Requests rejected or dropped by the engine.",
@@ -414,7 +415,7 @@ class Metrics:
 
     def padded(self, *, model: str, group: str, tokens: int) -> None:
         """Count the padding tokens that filled a request's texts up to the length of a bucket."""
-        self._padding.labels(self._model(model), group).inc(tokens)
+        self._padding_of(self._model(model), group).inc(tokens)
 
     def _model(self, model: str) -> str:
         return model if model in self._models else UNKNOWN
