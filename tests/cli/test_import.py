@@ -158,8 +158,12 @@ def test_config_toml_has_realistic_shapes(repository: Path) -> None:
         {"shapes": {"x": [1, 3, 32, 64]}},
         {"shapes": {"x": [1, 3, 64, 32]}},
     ]
-    for name, rows in (("tiny-det", 1), ("tiny-rec", 1), ("tiny-x1-0-cls", 8)):
-        assert config(repository, name)["dynamic_batching"] == {"max_batch_size": rows}
+    for name, batching in (
+        ("tiny-det", {"max_batch_size": 1}),
+        ("tiny-rec", {"max_batch_size": 1, "max_queue_size": 64}),
+        ("tiny-x1-0-cls", {"max_batch_size": 8}),
+    ):
+        assert config(repository, name)["dynamic_batching"] == batching
     assert config(repository, "tiny-det")["default_group"] == "auto"
 
 

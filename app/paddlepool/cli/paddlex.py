@@ -63,6 +63,8 @@ LABELS = 4
 """Maximum labels that are printed."""
 WIDER = 2
 ROWS = 8
+LINES = 64
+"""Maximum lines that wait for one process of a recogniser; each line of a page is a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +166,7 @@ def import_folder(
             # A run of several pages or lines takes about as long as one run for each, and engines
             # prepare their operators again for each number of rows.
             max_batch_size=ROWS if isinstance(config.postprocess, TopK) else 1,
+            max_queue_size=LINES if kind is TextFromClasses else None,
             # A part of `ocr` costs memory only while text is read.
             on_demand=TASKS[kind][0] is None,
             warmup=list(dict.fromkeys(_realistic_shapes(config, [t.shape for t in tensors]))),

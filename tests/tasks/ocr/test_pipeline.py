@@ -174,7 +174,7 @@ def test_the_picture_shows_the_boxes(server: Server, tmp_path: Path) -> None:
 def test_many_lines_are_cut_in_portions() -> None:
     widths = np.array([640, 320, 640, 64 * 50], np.int32)
     column = LINE_BYTES // 1280
-    assert list(portions(widths, column)) == [[1, 0], [2], [3]]
+    assert list(portions(widths, column)) == [[3], [0, 2], [1]]
     assert list(portions(widths[:0], column)) == []
 
 

@@ -62,12 +62,14 @@ class GroupOnTrial:
 class Usage:
     """What is known about the use of a model, for its new config.toml.
 
-    `pipeline` is its task. `max_batch_size` applies if rows are independent. `warmup` are shapes of
-    the only input for [[warmup]]. With `on_demand`, the first request starts the processes.
+    `pipeline` is its task. `max_batch_size` and `max_queue_size` (None: the default) apply if rows
+    are independent. `warmup` are shapes of the only input for [[warmup]]. With `on_demand`, the
+    first request starts the processes.
     """
 
     pipeline: str | None = None
     max_batch_size: int = 8
+    max_queue_size: int | None = None
     warmup: Sequence[tuple[int, ...]] = ()
     on_demand: bool = False
 
@@ -194,7 +196,10 @@ def config_text(
         kind = "unbatched"
         if trial.independent:
             kind = "batched" if usage.max_batch_size > 1 else "single"
-        text = template(kind, size=usage.max_batch_size) + "\n"
+        text = template(kind, size=usage.max_batch_size)
+        if trial.independent and usage.max_queue_size is not None:
+            text += f"max_queue_size = {usage.max_queue_size}\n"
+        text += "\n"
     for number, group in enumerate(fit):
         text += f'[[instance_group]]\nname = "{group.name}"\nbackend = "{group.backend}"\n'
         text += "" if number else 'count = "cores"\n'

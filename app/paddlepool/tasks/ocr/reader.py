@@ -1,5 +1,6 @@
 """Reads one page: decodes the picture, finds its lines, and reads them in portions."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +13,7 @@ from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import ImageUnreadable, PaddlepoolError, WorkerCrashed
 from paddlepool.contracts.ports import RequestContext
 from paddlepool.contracts.tensors import Tensors
-from paddlepool.engine.concurrency import in_thread_or_inline
+from paddlepool.engine.concurrency import gather_or_cancel, in_thread_or_inline
 from paddlepool.engine.process.replies import Reply
 from paddlepool.engine.queue.job import INLINE_BYTES
 from paddlepool.tasks.codecs.picture import Picture
@@ -30,8 +31,10 @@ MARGIN = 32
 """Minimum width of the padding: without any, the last character of a line is often misread."""
 PADDLEX_LINES = 6
 """Number of lines that PaddleX pads to one width."""
-LINE_BYTES = 8 << 20
+LINE_BYTES = 4 << 20
 """Maximum bytes of the recogniser's inputs in one portion; one line has at most 1.9 MB."""
+PORTIONS = 2
+"""Portions of a page that are read at a time: the recogniser has work while lines are cut out."""
 
 # Checks of the answers of codec processes (paddlepool.engine.process.replies.Check): names, types,
 # shapes and sizes. RequestContext.infer() checks the models' inputs.
@@ -159,8 +162,15 @@ class PageReader:
         self._boxes = reply.arrays["boxes"]
         widths = padded(reply.arrays["widths"], kind)
         texts: dict[int, Text] = {}
-        for places in portions(widths, 3 * self._parts.line_height * 4):
-            texts |= zip(places, await self._texts(places, widths[places].tolist()), strict=True)
+        limit = asyncio.Semaphore(PORTIONS)
+
+        async def read_portion(places: list[int]) -> None:
+            async with limit:
+                read = await self._texts(places, widths[places].tolist())
+            texts.update(zip(places, read, strict=True))
+
+        columns = portions(widths, 3 * self._parts.line_height * 4)
+        await gather_or_cancel([asyncio.ensure_future(read_portion(p)) for p in columns])
         boxes: list[Any] = [tuple(map(tuple, box)) for box in self._boxes.tolist()]
         return Page(
             width=self._shape[1],
@@ -260,14 +270,14 @@ def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[A
 
 
 def portions(widths: NDArray[Any], bytes_a_column: int) -> Iterator[list[int]]:
-    """Yield lists of indices of lines, narrowest line first, each of at most LINE_BYTES.
+    """Yield lists of indices of lines, widest line first, each of at most LINE_BYTES.
 
-    `bytes_a_column` is the size in bytes of a line one pixel wide. A line of more than LINE_BYTES
-    is a list of its own.
+    Short runs come last, so that the predictors end at about the same time. `bytes_a_column` is the
+    size in bytes of a line one pixel wide. A line of more than LINE_BYTES is a list of its own.
     """
     portion: list[int] = []
     size = 0
-    for place in np.argsort(widths, kind="stable").tolist():
+    for place in np.argsort(-widths, kind="stable").tolist():
         line = int(widths[place]) * bytes_a_column
         if portion and size + line > LINE_BYTES:
             yield portion
