@@ -43,4 +43,4 @@ def test_two_thousand_shapes_take_no_more_memory_than_the_largest(
             run(*shape)
         grown = (predictor.resident_bytes() - before) >> 20
     assert len(shapes) == 2000
-    assert grown <= 60
+    assert grown <= 80  # with OpenVINO's own cache: above 200
