@@ -49,6 +49,7 @@ def logged(client: Client, caplog: pytest.LogCaptureFixture, *requests: tuple) -
 def test_a_request_is_one_log_line(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     headers = {"X-Request-ID": "abc"}
     [line] = logged(client, caplog, ("GET", "/v2/models/m1?x=1", {"headers": headers}))
+    assert caplog.text.splitlines()[-1].split() == ["INFO", "paddlepool.access::0", "request"]
     assert line.pop("milliseconds") >= 0
     assert line.pop("time")
     assert line == {

@@ -6,6 +6,7 @@ import random
 import re
 import time
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
@@ -165,20 +166,22 @@ log = logging.getLogger("paddlepool.access")
 class RequestRecord(logging.LogRecord):
     """The record of a finished request, with `extra` as attributes.
 
-    The standard constructor would take longer, and so would a formatter, which looks for `extra`
-    among all attributes of the instance. Its values are therefore attributes of this class.
+    The standard constructor would take longer. What it would collect about the process and the
+    caller stays None, as paddlepool.observability.log.configure() sets it.
     """
 
-    name, levelno, levelname, msg, args = log.name, logging.INFO, "INFO", "request", ()
-    pathname = filename = module = funcName = ""  # noqa: N815 - as in LogRecord
-    exc_info = exc_text = stack_info = None
-    lineno = 0
-    msecs = relativeCreated = 0.0  # noqa: N815
-    thread = threadName = process = processName = None  # noqa: N815
+    _COMMON: ClassVar = vars(logging.makeLogRecord({})) | {
+        **dict.fromkeys(("process", "processName", "thread", "threadName")),
+        "name": log.name,
+        "levelno": logging.INFO,
+        "levelname": "INFO",
+        "msg": "request",
+    }
 
     def __init__(self, **extra: object) -> None:
-        self.created = time.time()
-        self.__dict__ |= extra
+        now = time.time()
+        # In the instance, because the formats of logging.Formatter read its __dict__.
+        self.__dict__ |= {**self._COMMON, **extra, "created": now, "msecs": now % 1 * 1000}
 
 
 def record(
