@@ -75,14 +75,22 @@ def test_releasing_twice_closes_once() -> None:
         os.close(other)
 
 
-def test_a_large_picture_is_closed_soon() -> None:
-    """A thread frees its memory, which takes milliseconds: the event loop can send the reply."""
-    with PictureStore(budget=2 * LARGE_BYTES).open(LARGE_BYTES) as picture:
-        reserve(picture.descriptor, LARGE_BYTES)
-        picture.charge()
-    for thread in threading.enumerate():
-        if thread.name == "picture closing":
-            thread.join()
+@pytest.mark.parametrize("charged", [True, False])
+def test_a_large_picture_is_closed_in_a_thread(charged: bool) -> None:
+    """The event loop would stop for milliseconds, also for a picture that turned out damaged."""
+    threads: set[str] = set()
+    threading.setprofile(lambda *_: threads.add(threading.current_thread().name))
+    try:
+        with PictureStore(budget=2 * LARGE_BYTES).open(LARGE_BYTES) as picture:
+            reserve(picture.descriptor, LARGE_BYTES)
+            if charged:
+                picture.charge()
+        for thread in threading.enumerate():
+            if thread.name == "picture closing":
+                thread.join()
+    finally:
+        threading.setprofile(None)
+    assert "picture closing" in threads
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(picture.descriptor)
 

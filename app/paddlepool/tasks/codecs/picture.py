@@ -73,13 +73,18 @@ class Picture:
     descriptor: int
     charged: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the picture takes now."""
+        return os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
+
     def charge(self) -> None:
         """Add the memory that the picture takes to `store.held`. Call it once, after decoding.
 
         Raises Overloaded if the sum would exceed the store's budget, and ResolutionTooHigh if the
         picture alone exceeds it.
         """
-        size = os.fstat(self.descriptor).st_blocks * BLOCK_BYTES
+        size = self.size
         held, budget = self.store.held, self.store.budget
         if size > budget:  # does not fit even into an empty store
             raise ResolutionTooHigh(
@@ -100,8 +105,11 @@ class Picture:
 
 
 def _close(picture: Picture) -> None:
-    """Close the file; in a thread if it is large, because freeing 36 MB takes 4 ms."""
-    if picture.charged >= LARGE_BYTES:
+    """Close the file; in a thread if it is large, because freeing 36 MB takes 4 ms.
+
+    A picture that is damaged or over the budget is not charged, but may be as large.
+    """
+    if picture.size >= LARGE_BYTES:
         with suppress(RuntimeError):  # the system lacks threads
             Thread(target=os.close, args=(picture.descriptor,), name="picture closing").start()
             return
