@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 from dataclasses import asdict, replace
+from threading import Thread
 from typing import Any
 from unittest.mock import Mock
 
@@ -65,6 +66,19 @@ def test_memory_for_a_large_picture_is_allocated_while_it_is_decoded(
             stages.open_picture(meta, {"body": body}, [picture.descriptor])
         blocks = os.fstat(picture.descriptor).st_blocks
     assert 0 <= blocks * BLOCK_BYTES - kept < mmap.PAGESIZE
+
+
+def test_without_threads_a_large_picture_is_still_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system at its limit of processes must not make the picture look damaged."""
+    network = {"size": 32, "mean": (0.5,) * 3, "std": (1.0,) * 3}
+    meta = {"limits": asdict(PictureLimits()), "output": "cutout", "format": "png", "labels": False}
+    body = np.frombuffer(pictures.encoded(Image.new("RGB", (2500, 1600)), "PNG"), np.uint8)
+    monkeypatch.setattr(Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+    with PictureStore(budget=1).open(1 << 24) as picture:
+        opened, _ = stages.open_picture(
+            meta | {"network": network, "most_pixels": None}, {"body": body}, [picture.descriptor]
+        )
+    assert opened["shape"] == [1600, 2500, 3]
 
 
 @pytest.mark.slow

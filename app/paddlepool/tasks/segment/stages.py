@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -76,7 +77,8 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
         def reserve_memory(pixels: int) -> None:
             if pixels >= LARGE_PIXELS and _needs_pixels(meta, 3):
                 size = 3 * min(pixels, meta["most_pixels"] or pixels)
-                second.submit(reserve, descriptors[0], size)
+                with suppress(RuntimeError):  # the system lacks threads
+                    second.submit(reserve, descriptors[0], size)
 
         # The network sees the whole picture, and its transparency as white.
         whole = decode(arrays["body"].tobytes(), limits, on_size=reserve_memory)
