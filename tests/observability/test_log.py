@@ -7,8 +7,10 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paddlepool.cli.serve import _log_formatter
@@ -96,6 +98,17 @@ def test_a_blocked_writer_does_not_block_the_caller(stream: Gated) -> None:
     handler.close()
     assert stream.events()[0] == "first"
     assert stream.events()[-2:] == ["7 log lines were dropped", "last"]
+
+
+def test_a_line_is_json_in_ascii_whatever_its_values_are() -> None:
+    """Values that only one of the two encoders knows look as those that both know."""
+    values = {"a": "\u00e9", "b": 2**70, "c": np.float64(0.5), "d": Path("/x")}
+    for name, value in values.items():
+        line = JsonFormatter().format(logging.makeLogRecord({name: value}))
+        assert line.isascii()
+        assert line.startswith('{"time":"')
+        expected = str(value) if isinstance(value, Path) else value
+        assert json.loads(line)[name] == expected
 
 
 class Terminal(io.StringIO):

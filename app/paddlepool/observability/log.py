@@ -45,10 +45,11 @@ class JsonFormatter(logging.Formatter):
         line |= extras(record)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        with contextlib.suppress(TypeError):  # for example an integer of more than 64 bits
-            if (text := orjson.dumps(line, default=str)).isascii():
+        # A value may be unknown to orjson, for example an integer of more than 64 bits.
+        with contextlib.suppress(TypeError):
+            if (text := orjson.dumps(line)).isascii():
                 return text.decode()
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str, separators=(",", ":"))
 
 
 WAITING_LINES = 10_000
