@@ -47,20 +47,21 @@ ONES = np.ones((1, 1, 320, 320), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("output", "height", "kept"),
+    ("output", "height", "size", "kept"),
     [
-        pytest.param("cutout", 1600, 3 * 2500 * 1600, id="large"),
-        pytest.param("cutout", 1599, 0, id="small"),
-        pytest.param("mask", 1600, 0, id="needs-no-pixels"),
+        pytest.param("cutout", 1600, 12_000, 3 * 2500 * 1600, id="large"),
+        pytest.param("cutout", 1599, 12_000, 0, id="small"),
+        pytest.param("cutout", 1600, 11_999, 0, id="header-alone"),
+        pytest.param("mask", 1600, 12_000, 0, id="needs-no-pixels"),
     ],
 )
 def test_memory_for_a_large_picture_is_allocated_while_it_is_decoded(
-    output: str, height: int, kept: int
+    output: str, height: int, size: int, kept: int
 ) -> None:
-    """The data are missing, so that no pixel is written."""
+    """The data are missing, so that no pixel is written. A header alone must not cost memory."""
     limits = asdict(PictureLimits())
     meta = {"limits": limits, "output": output, "refine": "none", "most_pixels": None}
-    body = np.frombuffer(pictures.png(2500, height), np.uint8)
+    body = np.frombuffer(pictures.png(2500, height).ljust(size, b"\0"), np.uint8)
     with PictureStore(budget=1).open(1 << 24) as picture:
         with pytest.raises(ImageUnreadable):
             stages.open_picture(meta, {"body": body}, [picture.descriptor])

@@ -59,6 +59,8 @@ def _palette() -> bytes:
 PALETTE = _palette()
 BESIDE_BYTES = 150_000_000
 """Size of the largest picture for which two steps run at once, because both need memory."""
+MOST_COMPRESSED = 1_000
+"""Deflate saves at most this factor. A file that is smaller still is probably damaged."""
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -75,8 +77,9 @@ def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence
     with ThreadPoolExecutor(1) as second:
 
         def reserve_memory(pixels: int) -> None:
-            if pixels >= LARGE_PIXELS and _needs_pixels(meta, 3):
-                size = 3 * min(pixels, meta["most_pixels"] or pixels)
+            size = 3 * min(pixels, meta["most_pixels"] or pixels)
+            complete = 3 * pixels <= MOST_COMPRESSED * arrays["body"].size
+            if pixels >= LARGE_PIXELS and complete and _needs_pixels(meta, 3):
                 with suppress(RuntimeError):  # the system lacks threads
                     second.submit(reserve, descriptors[0], size)
 
