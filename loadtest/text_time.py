@@ -4,8 +4,8 @@
 
 Prints microseconds a text: of the API process, of the predictor processes, of this client, and the
 rest, in which cores are idle or run other programs. They add up to the number of cores divided by
-the texts a second. Then it prints the medians of one client's text: the stages that the server names, and `between`, which is
-the client, HTTP, the event loop and the steps between the stages.
+the texts a second. Then it prints the medians of one client's text: the stages that the server
+names, and `between`, which is the client, HTTP, the event loop and the steps between the stages.
 """
 
 import argparse
