@@ -71,9 +71,10 @@ class BoundedQueueHandler(logging.handlers.QueueHandler):
         self.listener.start()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Enqueue without the handler's lock, which the queue does not need."""
-        self.enqueue(record)  # the thread formats it
-        return True
+        """Filter and enqueue, without the handler's lock, which the queue does not need."""
+        if accepted := bool(self.filter(record)):
+            self.enqueue(record)  # the thread formats it
+        return accepted
 
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.lines.qsize() >= WAITING_LINES:
