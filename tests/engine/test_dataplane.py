@@ -28,10 +28,11 @@ from paddlepool.contracts.errors import (
     RunRefused,
     WorkerCrashed,
 )
-from paddlepool.contracts.ports import RequestContext, RequestOutput, ServedModelInfo
+from paddlepool.contracts.ports import WHOLE, RequestContext, RequestOutput, ServedModelInfo
 from paddlepool.contracts.tensors import Array, Tensors
 from paddlepool.engine.dataplane import DataPlane, TensorRequest, ready
 from paddlepool.engine.registry.model import ServedModel
+from paddlepool.engine.registry.request_context import ModelContext, PartOfRequest
 from tests.engine.fakes import (
     DOUBLE,
     PATIENCE,
@@ -46,6 +47,7 @@ from tests.engine.fakes import (
     no_collections,
     open_registry,
     row,
+    soon,
 )
 from tests.model_files import add_to_config, write_model
 
@@ -240,6 +242,19 @@ async def test_a_large_request_takes_turns(bench: Bench) -> None:
     order = [float(inputs["x"].max()) for inputs in gate.seen]
     assert len(order) == 101
     assert order.index(1001.0) < 10
+
+
+async def test_calls_of_a_request_at_the_same_time_leave_room_in_the_queue(bench: Bench) -> None:
+    bench.factory.behaviour = gate = Gate()
+    context = ModelContext(deadline=soon(), parts={WHOLE: PartOfRequest(bench.served(), "main")})
+    jobs = [row(float(value)) for value in range(10)]
+    calls = [asyncio.create_task(context.infer(jobs)) for _ in range(2)]
+    await gate.entered()
+    assert bench.waiting() == 2
+    gate.open()
+    for outputs in await asyncio.gather(*calls):
+        assert [output["y"].item() for output in outputs] == [2.0 * value for value in range(10)]
+    assert context.calls == 0
 
 
 @pytest.mark.parametrize(

@@ -277,6 +277,7 @@ class RequestContext(ABC):
         `part` names the part of a composed model. Raises InvalidTensor, Overloaded,
         DeadlineExceeded, ModelNotReady, WorkerCrashed, BackendError and ModelOutputInvalid. After
         the first call has returned, a full or slow queue rejects no later call of this request.
+        Several calls may be awaited at the same time; the stages get the sum of their seconds.
         """
 
     def stage(self, name: str) -> AbstractContextManager[None]:

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from paddlepool.engine.dataplane import ready
 from paddlepool.engine.registry.promotions import Serving
 from paddlepool.evidence.canary.evidence import size_of
 from paddlepool.evidence.canary.judge import PAYLOAD_BYTES, RETRY_SECONDS
+from paddlepool.evidence.canary.whole import PartPredictors
 from tests.engine.chain import rewrite_manifest, write_composed
 from tests.engine.fakes import PATIENCE, Behaviour, failing
 from tests.evidence.canary.conftest import POLICY, WholeBench
@@ -418,6 +421,18 @@ async def test_a_faulty_configuration_lets_no_new_part_serve(on_trial: WholeBenc
     config.write_text(text, "utf-8")
     await on_trial.registry.load("chain")
     assert on_trial.sets() == OLD
+
+
+def test_no_predictor_is_closed_while_it_runs() -> None:
+    """A call of a failed request may still run in a thread of its own."""
+    shadow = Mock()
+    predictors = PartPredictors(Mock(open_first=lambda *_: (shadow, "main")), {"one": "main"})
+    locked: list[bool] = []
+    shadow.close.side_effect = lambda: locked.append(predictors.lock.locked())
+    part = SimpleNamespace(name="one", version=1, config=SimpleNamespace(default_group="main"))
+    predictors.open(Mock(parts={"first": part}))
+    predictors.close()
+    assert locked == [True]
 
 
 async def test_a_part_is_not_judged_for_itself(on_trial: WholeBench) -> None:

@@ -1,7 +1,8 @@
 """The ocr pipeline: pictures to lines, over real codec processes."""
 
 import io
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from paddlepool.contracts.errors import (
     ImageUnreadable,
     InputError,
     InvalidParameter,
+    ModelOutputInvalid,
     TooManyInputs,
 )
+from paddlepool.contracts.tensors import Array
 from paddlepool.tasks.ocr.parts import Parts
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
 from paddlepool.tasks.ocr.reader import LINE_BYTES, padded, portions
 from paddlepool.tasks.ocr.request import OcrRequest
 from tests.tasks.ocr.pages import BARS, DETECTOR, Bar, answer, encoded, page
-from tests.tasks.ocr.serving import BEST, Server, info, served
+from tests.tasks.ocr.serving import BEST, NetworksContext, Server, detect, info, served
 
 PAGE = encoded(page())
 
@@ -187,6 +190,24 @@ def test_a_page_of_many_lines_keeps_their_order(server: Server, tmp_path: Path) 
     assert len(context.shapes["recognise"]) > 1
     for call in context.shapes["recognise"]:
         assert sum(4 * int(np.prod(shape)) for shape in call) <= LINE_BYTES
+
+
+def test_a_failed_portion_ends_the_reading_of_the_others(server: Server, tmp_path: Path) -> None:
+    bars = [(10, 20 * row + 4, 700, 20 * row + 16, "a") for row in range(40)]
+
+    def fail(x: Array) -> Mapping[str, Array]:
+        raise ModelOutputInvalid(f"{len(x)} lines")
+
+    context = NetworksContext(
+        deadline=time.monotonic() + 60, networks={"detect": detect, "recognise": fail}
+    )
+    model = info(tmp_path)
+    request = OcrRequest(pictures=(encoded(page(bars, 960, 820)),))
+    with pytest.raises(ModelOutputInvalid):
+        server.awaited(OcrPipeline(model, codecs=server.codecs).run(request, context))
+    assert server.codecs.pictures.held == 0
+    server.ask(model, PAGE)  # tasks that were not cancelled would go on now
+    assert len(context.shapes["recognise"]) == 1
 
 
 def test_lines_are_padded_in_steps_or_as_paddlex_does() -> None:

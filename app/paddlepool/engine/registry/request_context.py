@@ -65,7 +65,8 @@ class ModelContext(RequestContext):
 
     The first job takes the place of the `reservation`. The queue checks only deadlines if the
     request is `admitted` as a whole, or after the first infer() has returned. `started` has the
-    parts that have got a job, and `completed` their runs that have ended.
+    parts that have got a job, and `completed` their runs that have ended. `calls` is the number of
+    infer() under way, which share the places of one request in a queue.
     """
 
     parts: Mapping[str, PartOfRequest]
@@ -74,6 +75,7 @@ class ModelContext(RequestContext):
     reservation: Reservation | None = field(default=None, init=False)
     started: set[str] = field(default_factory=set, init=False)
     completed: dict[str, CompletedRuns] = field(default_factory=dict, init=False)
+    calls: int = field(default=0, init=False)
 
     async def infer(self, jobs: Sequence[Tensors], *, part: str = WHOLE) -> list[Tensors]:
         served = self.parts[part].served
@@ -101,7 +103,12 @@ class ModelContext(RequestContext):
             following=self.admitted or bool(self.completed),
         )
         self.started.add(part)
-        results = await in_portions(runs, served.portion(group), submit)
+        self.calls += 1
+        try:
+            portion = max(1, served.portion(group) // self.calls)
+            results = await in_portions(runs, portion, submit)
+        finally:
+            self.calls -= 1
         outputs = [result.outputs for result in results]
         self.completed.setdefault(part, CompletedRuns()).add(runs, results)
         queue = max([result.queue_seconds for result in results])

@@ -68,8 +68,10 @@ class PartPredictors:
         self.shadow_predictors.idle_gate.wait()
 
     def close(self) -> None:
-        while self._open:
-            self._open.popitem()[1].close()
+        """Close all predictors. Blocks while one runs a job of a request that has ended already."""
+        with self.lock:
+            while self._open:
+                self._open.popitem()[1].close()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
