@@ -29,6 +29,7 @@ IDLE_SECONDS = 2.0
 """Well below the server's keep-alive timeout."""
 CLOSED = "the server closed the connection within a reply"
 REQUEST_ERRORS = (OSError, ValueError, IndexError)
+STAGE = re.compile(r"(\w+);dur=([\d.]+)")
 """Exceptions of a client for a failed connection or an invalid reply."""
 
 
@@ -40,6 +41,11 @@ class Reply:
     headers: Mapping[str, str]
     body: bytes
     seconds: float
+
+    def stages(self) -> dict[str, float]:
+        """Return the milliseconds of each stage that the server names, without their total."""
+        found = STAGE.findall(self.headers["server-timing"])
+        return {name: float(value) for name, value in found if name != "total"}
 
     @property
     def closes(self) -> bool:

@@ -8,7 +8,6 @@ the reply.
 """
 
 import argparse
-import re
 import tempfile
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from paddlepool.cli.shared import read_version
 from paddlepool.models.repository.layout import ModelRepository
 
 OUTPUTS = ("mask", "cutout")
-STAGE = re.compile(r"(\w+);dur=([\d.]+)")
 
 
 def main() -> None:
@@ -43,11 +41,7 @@ def main() -> None:
         for turn in range(count + 2):
             for output, way in ways.items():
                 reply = way.one()
-                stages = {
-                    name: float(value)
-                    for name, value in STAGE.findall(reply.headers["server-timing"])
-                }
-                stages.pop("total", None)
+                stages = reply.stages()
                 whole = reply.seconds * 1000
                 sizes[output] = len(reply.body)
                 if turn > 1:  # the first ones warm up

@@ -246,34 +246,22 @@ def int8_programs(
 
 
 @contextlib.contextmanager
-def texts(repository: ModelRepository, scratch: Path, *, threads: int) -> Iterator[Contests]:
-    """Compare single texts from many clients, and lists of 32 texts from few."""
+def texts(
+    repository: ModelRepository, scratch: Path, *, threads: int, before: Path | None = None
+) -> Iterator[Contests]:
+    """Compare single texts from many clients, and lists of 32 texts from few.
+
+    Bare loops run the int8 program `before`, or without it the float32 program, and the version's
+    int8 program.
+    """
     files = read_version(repository, "emotion", None)
-    programs = [("onnxruntime", as_onnx(files, scratch), "")]
+    if before is None:
+        programs = [("onnxruntime", as_onnx(files, scratch), "")]
+    else:
+        shutil.copy(files.directory / "tokenizer.json", scratch)
+        programs = [("onnxruntime as served", Path(shutil.copy(before, scratch)), BEFORE)]
     if int8 := int8_of(files):
         programs.append(("onnxruntime as served", int8, ", int8"))
-    with text_contests(files, programs, scratch, threads=threads) as contests:
-        yield contests
-
-
-@contextlib.contextmanager
-def int8_text_programs(
-    repository: ModelRepository, scratch: Path, *, threads: int, before: Path
-) -> Iterator[Contests]:
-    """Compare texts with bare loops on the version's int8 program and on another one."""
-    files = read_version(repository, "emotion", None)
-    shutil.copy(files.directory / "tokenizer.json", scratch)
-    programs = [("onnxruntime as served", Path(shutil.copy(before, scratch)), BEFORE)]
-    if int8 := int8_of(files):
-        programs.append(("onnxruntime as served", int8, ", int8"))
-    with text_contests(files, programs, scratch, threads=threads) as contests:
-        yield contests
-
-
-@contextlib.contextmanager
-def text_contests(
-    files: ModelFiles, programs: Sequence[tuple[str, Path, str]], scratch: Path, *, threads: int
-) -> Iterator[Contests]:
     with contextlib.ExitStack() as stack:
         server, group = stack.enter_context(server_of_one(files, scratch))
         single = HttpWay(server, text_request(TEXT))
@@ -417,7 +405,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         if before := arguments.before:
-            programs = int8_text_programs if arguments.task == ["texts"] else int8_programs
+            programs = texts if arguments.task == ["texts"] else int8_programs
             with programs(repository, scratch, threads=cores, before=before) as contests:
                 [(name, contenders)] = contests.items()
                 rows = measure(name, contenders, seconds=arguments.seconds, rounds=arguments.rounds)

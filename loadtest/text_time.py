@@ -10,7 +10,6 @@ names, and `between`, which is the client, HTTP, the event loop and the steps be
 
 import argparse
 import os
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -28,7 +27,6 @@ from paddlepool.models.repository.layout import ModelRepository
 CLIENTS = 32
 SINGLE = 500
 """Texts of one client."""
-STAGE = re.compile(r"(\w+);dur=([\d.]+)")
 
 
 def main() -> None:
@@ -59,11 +57,7 @@ def main() -> None:
             send()
             for _ in range(SINGLE):
                 reply = send()
-                stages = {
-                    name: float(milliseconds) * 1000
-                    for name, milliseconds in STAGE.findall(reply.headers["server-timing"])
-                }
-                stages.pop("total", None)
+                stages = {name: 1000 * value for name, value in reply.stages().items()}
                 whole = reply.seconds * 1e6
                 between = whole - sum(stages.values())
                 singles.append({"whole": whole, **stages, "between": between})
