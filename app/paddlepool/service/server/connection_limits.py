@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import secrets
 import select
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -23,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from paddlepool.service.api.errors import Fault, Refused, http_fault
+from paddlepool.service.api.middleware.exchange import request_id_of
 from paddlepool.service.server import sending
 from paddlepool.service.server.refusals import last_reply, named, overloaded, refuse_crowded
 from paddlepool.settings.server import Settings
@@ -351,7 +351,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadline = None
         self._unset_keepalive_if_required()
         self._ended = True
-        request_id = secrets.token_hex(8)
+        request_id = request_id_of(None)
         log.info(
             "connection refused",
             extra={"request_id": request_id, "status": fault.status, "code": fault.code},

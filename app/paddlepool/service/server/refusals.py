@@ -1,7 +1,6 @@
 """Replies that end a connection, without a route."""
 
 import json
-import secrets
 from dataclasses import replace
 
 from starlette.types import Receive, Scope, Send
@@ -9,12 +8,13 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from paddlepool.contracts.errors import Overloaded
 from paddlepool.service.api.errors import MEDIA_TYPE, Fault, fault_of, members, reply
+from paddlepool.service.api.middleware.exchange import request_id_of
 from paddlepool.service.api.middleware.layer import REPLICA
 
 
 async def refuse_crowded(replica: str, scope: Scope, receive: Receive, send: Send) -> None:
     """Reply with 503, because too many connections are open: an ASGI application."""
-    scope["state"]["request_id"] = secrets.token_hex(8)
+    scope["state"]["request_id"] = request_id_of(None)
     fault = named(overloaded("Too many connections are open."), replica)
     await reply(fault, scope)(scope, receive, send)
 

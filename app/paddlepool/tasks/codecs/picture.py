@@ -27,6 +27,7 @@ PICTURE_LINK = f"/memfd:{NAME} (deleted)"
 """The target of a picture's descriptor in /proc/PID/fd."""
 BLOCK_BYTES = 512  # the unit of st_blocks
 LARGE_BYTES = 12_000_000
+"""From this size on, a thread frees the memory of a picture."""
 
 
 class PictureStore:

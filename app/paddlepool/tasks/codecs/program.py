@@ -6,8 +6,8 @@ SANDBOX = "paddlepool.tasks.codecs.sandbox"
 TARGET = f"{SANDBOX}:open_sandbox"
 
 # By default, glibc returns a picture's memory to the system after each step, and the next step gets
-# zeroed pages. With these settings, glibc keeps blocks of up to 32 MiB. For
-# the others it asks for huge pages, because mapping small ones takes 10 ms for 12 MP.
+# zeroed pages. With these settings, glibc keeps blocks of up to 32 MiB. For larger ones it asks for
+# huge pages, because mapping small ones takes 10 ms for 12 MP.
 # The second thread of a large picture uses the same heap, because another one reserves 64 MiB.
 ENVIRONMENT = malloc_settings(
     "hugetlb=1",

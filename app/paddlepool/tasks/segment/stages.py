@@ -58,9 +58,10 @@ def _palette() -> bytes:
 
 PALETTE = _palette()
 BESIDE_BYTES = 150_000_000
-"""Size of the largest picture for which two steps run at once, because both need memory."""
+"""Two steps run at once only for pictures of at most this size, because both need memory."""
 MOST_COMPRESSED = 1_000
-"""Deflate saves at most this factor. A file that is smaller still is probably damaged."""
+"""Deflate makes a file at most about this many times smaller than its pixels. If a file is smaller
+still, data are probably missing."""
 
 
 def open_picture(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -267,15 +268,12 @@ def _compose(
     """
     beside = pixels[..., 0].size >= LARGE_PIXELS and pixels.nbytes <= BESIDE_BYTES
     estimated = meta["output"] != "mask" and meta["colours"] != "original"
-    small: Pixels | None
-    if estimated and beside:
-        with ThreadPoolExecutor(1) as second:
-            reduction = second.submit(small_picture, pixels)
-            alpha = _alpha(pixels, mask, meta)
-            small = reduction.result()
-    else:
-        small = small_picture(pixels) if estimated else None
+    small: Pixels | None = None
+    with ThreadPoolExecutor(1) as second:  # starts a thread when something is submitted
+        reduction = second.submit(small_picture, pixels) if estimated and beside else None
         alpha = _alpha(pixels, mask, meta)
+    if estimated:
+        small = reduction.result() if reduction else small_picture(pixels)
     subject = matte.box_of(alpha)
     part = canvas = matte.Area(0, 0, *alpha.shape)
     if subject.width and meta["crop"]:

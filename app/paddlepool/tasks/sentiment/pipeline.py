@@ -405,7 +405,7 @@ class SentimentPipeline:
             texts = tokenise(
                 payload.texts, self._tokenizer, lengths=self._lengths, truncate=payload.truncate
             )
-            if len(texts) == 1:
+            if len(texts) == 1:  # as most requests; sorting and grouping would take longer
                 return texts, (0,), (tensors_of(texts, pad_id=self._pad_id),)
             order = sorted(range(len(texts)), key=lambda position: texts[position].bucket)
             jobs, most = [], self._max_rows

@@ -183,9 +183,9 @@ def redirect_agents(app: ASGIApp, paths: Mapping[str, tuple[str, Sequence[bytes]
         redirect = paths.get(scope["path"]) if scope["type"] == "http" else None
         if redirect is not None and scope["method"] not in ("GET", "HEAD"):
             path, agents = redirect
-            for name, agent in scope["headers"]:
-                if name == b"user-agent" and any(part in agent for part in agents):
-                    scope = {**scope, "path": path}
+            agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+            if any(part in agent for part in agents):
+                scope = {**scope, "path": path}
         return app(scope, receive, send)
 
     return redirected
