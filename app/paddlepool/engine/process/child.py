@@ -5,7 +5,6 @@ signal, unlimited memory use) affects only the call in progress.
 """
 
 import contextlib
-import json
 import logging
 import math
 import mmap
@@ -29,6 +28,7 @@ from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Array, Tensors
 from paddlepool.engine.process.child_output import OutputLogger
 from paddlepool.engine.process.environment import Limits
+from paddlepool.engine.process.messages import encoded
 from paddlepool.engine.process.replies import Check, Reply, parse_message
 from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
 from paddlepool.engine.process.start import SLOTS, Spares
@@ -242,7 +242,7 @@ class Child:
         if not self._under_way and self._arrival.poll(0):
             raise self._died() if self._peer_closed() else self._kill_corrupt("unrequested reply")
         slot, layout, size = self._put
-        header = json.dumps({"meta": meta, "arrays": layout, "slot": slot}).encode()
+        header = encoded({"meta": meta, "arrays": layout, "slot": slot})
         if (length := len(header)) > HEADER_BYTES:
             raise ValueError(f"this is a bug: a header of {length} bytes, limit {HEADER_BYTES}")
         try:

@@ -1,6 +1,5 @@
 """Parses a child's replies and checks their types: an attacker's code may control the child."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 from paddlepool.contracts import errors
 from paddlepool.contracts.sentences import sentence
 from paddlepool.contracts.tensors import Tensors
+from paddlepool.engine.process.messages import decoded
 
 MESSAGE_CHARACTERS = 1000
 
@@ -56,10 +56,7 @@ def parse_message(text: bytes, *, opening: bool = False) -> Message | Exception:
     Set `opening` for the reply to the first call. Its error may be an OSError: the system lacked
     resources for opening the target.
     """
-    try:
-        message = json.loads(text.decode())
-    except RecursionError:
-        raise ValueError("a reply is nested too deep") from None
+    message = decoded(text)
     if not isinstance(message, dict):
         raise ValueError("a reply must be an object")
     if "error" in message:

@@ -21,8 +21,8 @@ MAX_AXES = 32
 Layout = list[tuple[str, str, list[int], int]]
 """Name, dtype, shape and offset of each array in a block; sent as JSON in the call's header."""
 
-NUMBERS = frozenset(np.dtype(code).str for code in "?bhilqBHILQefd")
-"""The dtypes that are read; an array of objects would contain addresses."""
+NUMBERS = {(dtype := np.dtype(code)).str: dtype.itemsize for code in "?bhilqBHILQefd"}
+"""The dtypes that are read, and their sizes; an array of objects would contain addresses."""
 
 
 class SharedArrays:
@@ -68,12 +68,11 @@ class SharedArrays:
         The layout is not trusted. Raises ValueError if it is malformed, has a dtype that is not in
         NUMBERS, or exceeds the block.
         """
-        if not layout:
-            return {}
-        size = self._update_size()
         views: dict[str, Array] = {}
         for entry in layout:
-            name, dtype, shape, offset = checked_entry(entry, size)
+            name, dtype, shape, offset, end = checked_entry(entry)
+            if end > self._size and end > self._update_size():
+                raise ValueError(f"an array ends at byte {end} of {self._size}")
             views[name] = self._view(dtype, shape, offset)
         return views
 
@@ -106,21 +105,20 @@ class SharedArrays:
         os.close(self.descriptor)
 
 
-def checked_entry(entry: object, size: int) -> tuple[str, str, tuple[int, ...], int]:
-    """Return name, dtype, shape and offset of an array, from one entry of a layout.
+def checked_entry(entry: object) -> tuple[str, str, list[int], int, int]:
+    """Return name, dtype, shape, offset and end of an array, from one entry of a layout.
 
-    Raises ValueError if the entry is malformed or the array ends beyond `size` bytes.
+    The end is 0 for an array without elements. Raises ValueError if the entry is malformed.
     """
     if not isinstance(entry, list | tuple) or len(entry) != 4:
         raise ValueError("an array's layout must have four parts")
     name, dtype, shape, offset = entry
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in NUMBERS:
         raise ValueError("an array must have a name and a numeric dtype")
-    if not isinstance(shape, list | tuple) or len(shape) > MAX_AXES:
+    if not isinstance(shape, list) or len(shape) > MAX_AXES:
         raise ValueError(f"an array has up to {MAX_AXES} axes")
-    if not all(type(axis) is int and 0 <= axis <= MAX_BYTES for axis in (*shape, offset)):
-        raise ValueError("an array's axes and offset must not be negative")
-    end = offset + math.prod(shape) * np.dtype(dtype).itemsize
-    if end > size and math.prod(shape):
-        raise ValueError(f"an array ends at byte {end} of {size}")
-    return name, dtype, tuple(shape), offset
+    for axis in (*shape, offset):
+        if type(axis) is not int or not 0 <= axis <= MAX_BYTES:
+            raise ValueError("an array's axes and offset must not be negative")
+    count = math.prod(shape)
+    return name, dtype, shape, offset, offset + count * NUMBERS[dtype] if count else 0

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import fcntl
-import json
 import os
 import pkgutil
 import resource
@@ -13,6 +12,7 @@ import socket
 import termios
 import time
 import traceback
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from paddlepool.contracts.sentences import sentence
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.confinement import Confinement, confine_calls, confine_files
 from paddlepool.engine.process.environment import lower_limit
+from paddlepool.engine.process.messages import decoded, encoded
 from paddlepool.engine.process.shared_arrays import SharedArrays
 from paddlepool.engine.process.start import SLOTS
 
 HEADER_BYTES = 128 << 10
 MAX_DESCRIPTORS = 8
+ANCILLARY_BYTES = socket.CMSG_LEN(MAX_DESCRIPTORS * array("i").itemsize)
 
 Handler = Callable[[Mapping[str, Any], Tensors, Sequence[int]], tuple[Mapping[str, Any], Tensors]]
 
@@ -54,14 +56,15 @@ def main(arguments: Sequence[str]) -> None:
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
+    header = memoryview(bytearray(HEADER_BYTES))
     while True:
         try:
-            header, descriptors, _, _ = socket.recv_fds(wire, HEADER_BYTES, MAX_DESCRIPTORS)
+            size, descriptors = receive(wire, header)
         except ConnectionResetError:
             return
-        if not header:
+        if not size:
             return
-        message = json.loads(header)
+        message = decoded(header[:size])
         requests, replies = slots[message["slot"]]
         began = time.perf_counter()
         try:
@@ -87,9 +90,22 @@ def main(arguments: Sequence[str]) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
         try:
-            wire.send(json.dumps(reply).encode())
+            wire.send(encoded(reply))
         except (BrokenPipeError, ConnectionResetError):
             return  # the parent has gone
+
+
+def receive(wire: socket.socket, header: memoryview) -> tuple[int, Sequence[int]]:
+    """Receive a message into `header`; return its size and the descriptors that came with it.
+
+    `socket.recv_fds` would allocate memory for the longest message each time.
+    """
+    size, ancillary, _, _ = wire.recvmsg_into([header], ANCILLARY_BYTES)
+    descriptors = array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return size, descriptors.tolist()
 
 
 def _open(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
