@@ -226,6 +226,30 @@ def test_a_complete_jpeg_that_ends_in_grey_is_readable(mode: str) -> None:
     assert decode(pictures.encoded(image, "JPEG"), LIMITS).shape == (150, 200, 3)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_a_jpeg_can_be_decoded_at_a_part_of_its_size(mode: str, parts: int) -> None:
+    """Rounded up; a part that is missing is found as in the whole picture."""
+    image = ADOBE_CMYK.copy() if mode == "CMYK" else pictures.photo(200, 150).convert(mode)
+    image = image.crop((0, 0, 199, 149))
+    asked: list[tuple[int, int]] = []
+
+    def reduction(height: int, width: int) -> int:
+        asked.append((height, width))
+        return parts
+
+    body = pictures.encoded(image, "JPEG")
+    pixels = decode(body, LIMITS, reduction=reduction)
+    assert (pixels.shape, asked) == ((-(-149 // parts), -(-199 // parts), 3), [(149, 199)])
+    means = decode(body, LIMITS).mean((0, 1))
+    assert np.abs(pixels.mean((0, 1)) - means).max() < 4
+    with pytest.raises(ImageUnreadable):
+        decode(body[: len(body) // 2] + b"\xff\xd9", LIMITS, reduction=reduction)
+    image.paste((127,) * 4 if mode == "CMYK" else "#808080", (100, 75, 199, 149))
+    grey = pictures.encoded(image, "JPEG")
+    assert decode(grey, LIMITS, reduction=reduction).shape == pixels.shape
+
+
 SMALL = PictureLimits(pixels=4_899, side=100)
 
 

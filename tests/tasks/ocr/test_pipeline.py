@@ -24,6 +24,8 @@ from paddlepool.tasks.ocr.parts import Parts
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
 from paddlepool.tasks.ocr.reader import LINE_BYTES, padded, portions
 from paddlepool.tasks.ocr.request import OcrRequest
+from paddlepool.tasks.ocr.stages import reduction
+from tests.tasks.ocr import serving
 from tests.tasks.ocr.pages import BARS, DETECTOR, Bar, answer, encoded, page
 from tests.tasks.ocr.serving import BEST, NetworksContext, Server, detect, info, served
 
@@ -129,6 +131,63 @@ def test_the_limit_is_the_longest_side(server: Server, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="at most 640") as refused:
         server.ask(model, PAGE, limit=641)
     assert (refused.value.limit, refused.value.received) == (640, 641)
+
+
+@pytest.mark.parametrize("quarters", [0, 1])
+@pytest.mark.parametrize("widths", ["steps", "paddlex"])
+def test_a_photograph_is_reduced_before_it_is_read(
+    server: Server,
+    tmp_path: Path,
+    quarters: int,
+    widths: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If half of its sides is enough; its lines are where they were. PaddleX reads it whole.
+
+    The camera may have been held upright: the file then has the picture on its side.
+    """
+    bars = [
+        (7 * left, 7 * top, 7 * right, 7 * bottom, text) for left, top, right, bottom, text in BARS
+    ]
+    pixels = Image.fromarray(page(bars, 7 * 320 - 1, 7 * 240 - 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6 if quarters else 1
+    file = io.BytesIO()
+    pixels.rotate(90 * quarters, expand=True).save(file, "JPEG", quality=95, exif=exif)
+    held: list[int] = []
+
+    def found_in(x: Array) -> Mapping[str, Array]:
+        held.append(server.codecs.pictures.held)
+        return detect(x)
+
+    monkeypatch.setattr(serving, "detect", found_in)
+    result, context = server.ask(info(tmp_path, widths=widths), file.getvalue(), limit=320)
+    [found] = result.pages
+    assert (found.width, found.height) == (7 * 320 - 1, 7 * 240 - 3)
+    assert [line.text for line in found.lines] == ["b", "a", "a"]
+    assert all(near(line.box, bar, 35) for line, bar in zip(found.lines, bars, strict=True))
+    assert context.shapes["detect"] == [[(1, 3, 224, 320)]]
+    assert (held[0] < pixels.width * pixels.height) is (widths == "steps")
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "parameters", "expected"),
+    [
+        (3839, 3839, {}, 1),
+        (3840, 3840, {}, 2),
+        (7016, 4961, {}, 2),
+        (7680, 7680, {}, 4),
+        (16000, 16000, {}, 8),
+        (4000, 3000, {"limit_side_len": 64, "limit_type": "min"}, 1),
+        (4000, 3000, {"image_shape": (480, 480)}, 1),
+    ],
+)
+def test_by_how_much_a_page_is_reduced(
+    height: int, width: int, parameters: dict[str, Any], expected: int
+) -> None:
+    own = {"limit_side_len": 960, "limit_type": "max", "image_shape": None, **parameters}
+    operations = [("DecodeImage", {}), ("DetResizeForTest", own)]
+    assert reduction(height, width, operations, 2560) == expected
 
 
 def test_a_page_is_turned_upright(server: Server, tmp_path: Path) -> None:

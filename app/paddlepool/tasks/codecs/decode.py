@@ -63,15 +63,17 @@ def decode(
     page: int = 0,
     *,
     on_size: Callable[[int], object] = lambda _: None,
+    reduction: Callable[[int, int], int] = lambda _height, _width: 1,
 ) -> Pixels:
     """Decode the first frame or page and turn it upright: RGBA if it is transparent, else RGB.
 
     Colours are white where alpha is 0, because invisible colours must not change a result. `page`
     is one of pages_of(), to decode another page of a TIFF. `on_size` is called with the number of
-    pixels before they are decoded, if it is allowed. Raises InputError if the picture is empty,
-    damaged, above a limit of `limits` or in a format that is not accepted, and MemoryError. Ends
-    the process if decoding takes more processor time than `limits.seconds` allows for a picture of
-    this size.
+    pixels before they are decoded, if it is allowed. The sides of a JPEG are divided by what
+    `reduction(height, width)` returns, 1, 2, 4 or 8, and rounded up. Raises InputError if the
+    picture is empty, damaged, above a limit of `limits` or in a format that is not accepted, and
+    MemoryError. Ends the process if decoding takes more processor time than `limits.seconds` allows
+    for a picture of this size.
     """
     if not body:
         raise errors.FileMissing("the picture has 0 bytes")
@@ -79,7 +81,7 @@ def decode(
     try:
         with warnings.catch_warnings(), time_limit(limits):
             warnings.simplefilter("ignore")
-            return _decode(body, kind, limits, page, on_size)
+            return _decode(body, kind, limits, page, on_size, reduction)
     except (errors.InputError, MemoryError):
         raise
     except Image.DecompressionBombError:  # more than twice the limit
@@ -134,7 +136,12 @@ def _directories(body: bytes) -> Iterator[ImageFileDirectory_v2]:
 
 
 def _decode(
-    body: bytes, kind: str, limits: PictureLimits, page: int, on_size: Callable[[int], object]
+    body: bytes,
+    kind: str,
+    limits: PictureLimits,
+    page: int,
+    on_size: Callable[[int], object],
+    reduction: Callable[[int, int], int],
 ) -> Pixels:
     # Pillow rejects a picture of more than twice this size before it allocates memory for it.
     Image.MAX_IMAGE_PIXELS = limits.pixels
@@ -166,6 +173,8 @@ def _decode(
         allow_pixels(width * height, limits)
         if kind == "JPEG":
             check_scans(body, width, height, limits)
+            if (parts := reduction(height, width)) > 1:
+                image.draft(None, (width // parts, height // parts))
         on_size(width * height)
         pixels = _read(image, kind, body)
         turn = _TURNS.get(_orientation(image))
@@ -258,6 +267,8 @@ def _is_cut_short(body: bytes, image: Image.Image) -> bool:
         return False
     longer = body[:end] + bytes(range(1, 128)) + body[end:]
     with Image.open(io.BytesIO(longer), formats=("JPEG",)) as again:
+        scale, *_ = getattr(image, "decoderconfig", ()) or (1,)
+        again.draft(None, (again.width // scale, again.height // scale))
         boxes = ((0, rows.start, width, rows.stop) for rows in bands(height, width))
         return any(image.crop(box).tobytes() != again.crop(box).tobytes() for box in boxes)
 

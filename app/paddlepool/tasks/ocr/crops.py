@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddlepool.tasks.codecs.picture import Floats, Pixels
-from paddlepool.tasks.transforms.boxes import Corners, smallest_rectangle
+from paddlepool.tasks.transforms.boxes import smallest_rectangle
 from paddlepool.tasks.transforms.preprocess import MOST_LINE_WIDTH
 from paddlepool.tasks.transforms.stages import prepare
 
@@ -62,7 +62,7 @@ def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
 
 
 def line_tensors(
-    picture: Pixels, boxes: Corners, widths: Sequence[int], operations: Sequence[Sequence[Any]]
+    picture: Pixels, boxes: NDArray[Any], widths: Sequence[int], operations: Sequence[Sequence[Any]]
 ) -> dict[int, Floats]:
     """Cut lines out of a picture; return the recogniser's inputs by their width.
 

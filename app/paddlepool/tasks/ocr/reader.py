@@ -41,8 +41,10 @@ PORTIONS = 2
 
 
 def check_opened(call: Mapping[str, Any], meta: Mapping[str, Any], arrays: Tensors) -> None:
-    check_types(meta, {"shape": [int] * 3, "seconds": {"decode": float, "preprocess": float}})
-    check_pixels(call, meta["shape"][0] * meta["shape"][1])
+    seconds = {"decode": float, "preprocess": float}
+    check_types(meta, {"shape": [int] * 3, "size": [int] * 2, "seconds": seconds})
+    for height, width in (meta["size"], meta["shape"][:2]):
+        check_pixels(call, height * width)
     pages = len(arrays["places"])
     if not (pages == 0) == (call["place"] > 0) or pages > call["most_pages"]:
         raise ValueError(f"{pages} pages")
@@ -126,13 +128,16 @@ class PageReader:
         detect = self._detector_meta()
         first = detect if orienter is None else {"operations": orienter.config.as_meta()}
         meta = {"most_side": None, "limits": self._limits, "format": self._payload.format} | first
+        png, exact = self._payload.format == "png", self._parts.parameters.widths == "paddlex"
+        meta |= {"detector": detect, "whole": png or exact}
         meta |= {"place": place, "most_pages": 1 if self._payload.first_page else MOST_PAGES + 1}
         reply = await self._call(
             "open_page", meta, {"body": np.frombuffer(body, np.uint8)}, crash_error=ImageUnreadable
         )
         self._picture.charge()
         self._shape = reply.meta["shape"]
-        CALLER.get().spend("pixels", self._shape[0] * self._shape[1])
+        self._size = reply.meta["size"]
+        CALLER.get().spend("pixels", self._size[0] * self._size[1])
         self._angle = 0
         places: list[int] = reply.arrays["places"].tolist()
         if orienter is not None:
@@ -141,6 +146,8 @@ class PageReader:
             meta = detect | {"shape": self._shape, "turns": self._angle // 90}
             reply = await self._call("turn_page", meta, {})
             self._shape = reply.meta["shape"]
+            if self._angle % 180:
+                self._size.reverse()
         self._input = reply.arrays["input"]
         return places
 
@@ -157,7 +164,7 @@ class PageReader:
         kind = self._parts.parameters.widths
         least = self._parts.least_width if kind == "paddlex" else 0
         line = (self._parts.line_height, least)
-        meta = {"shape": self._shape, "boxes": parameters, "line": line}
+        meta = {"size": self._size, "boxes": parameters, "line": line}
         reply = await self._call("find_lines", meta, {"map": probabilities})
         self._boxes = reply.arrays["boxes"]
         widths = padded(reply.arrays["widths"], kind)
@@ -173,8 +180,8 @@ class PageReader:
         await gather_or_cancel([asyncio.ensure_future(read_portion(p)) for p in columns])
         boxes: list[Any] = [tuple(map(tuple, box)) for box in self._boxes.tolist()]
         return Page(
-            width=self._shape[1],
-            height=self._shape[0],
+            width=self._size[1],
+            height=self._size[0],
             angle=self._angle,
             lines=tuple(
                 Line(texts[place].text, texts[place].score, box)
@@ -203,6 +210,7 @@ class PageReader:
         recogniser = self._parts.recogniser
         meta = {
             "shape": self._shape,
+            "size": self._size,
             "operations": recogniser.config.as_meta(),
             "widths": widths,
             "tall": self._parts.line_height,

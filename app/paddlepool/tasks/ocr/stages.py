@@ -19,6 +19,7 @@ from paddlepool.tasks.codecs.limits import PictureLimits
 from paddlepool.tasks.codecs.picture import Floats, Pixels, opaque, read_pixels, write_pixels
 from paddlepool.tasks.ocr.crops import crop_of, line_tensors
 from paddlepool.tasks.transforms.boxes import boxes_from_map, reading_order
+from paddlepool.tasks.transforms.preprocess import limited_sides
 from paddlepool.tasks.transforms.stages import prepare
 
 Result = tuple[Mapping[str, Any], Tensors]
@@ -26,6 +27,9 @@ Result = tuple[Mapping[str, Any], Tensors]
 SAMPLE_SIDE = 512
 """The brightness of a transparent picture is measured at evenly spaced points, fewer than twice
 this number along its shorter side."""
+DETAIL = 2
+"""Least ratio of the sides of a reduced page to those of the detector's input. Small lines need
+more pixels to be read than to be found."""
 RED = (220, 40, 40)
 
 
@@ -33,17 +37,26 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     """Decode `body` into the picture's memory, and make the `input` of the first model from it.
 
     The first model is the detector, or the one that finds the page's orientation. Transparent parts
-    become contrasting_ground(). If `place` is 0, the reply has the result of pages_of() as
-    `places`, else none. Raises InputError for a bad picture, or for one that is too large for a
-    requested PNG.
+    become contrasting_ground(). The sides of a JPEG are divided by reduction() unless `whole`. The
+    reply has the picture's `shape` in its memory, and the `size` (height, width) of the page. If
+    `place` is 0, it has the result of pages_of() as `places`, else none. Raises InputError for a
+    bad picture, or for one that is too large for a requested PNG.
 
-    meta: limits; operations of the first model; most_side, as for within(); format of the result;
-    place, the `page` for decode(); and most_pages, the maximum number of places.
+    meta: limits; operations of the first model; most_side, as for within(); detector (its
+    operations and most_side); whole; format of the result; place, the `page` for decode(); and
+    most_pages, the maximum number of places.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
     body = arrays["body"].tobytes()
-    picture = decode(body, limits, meta["place"])
+    whole: list[tuple[int, int, int]] = []
+
+    def reduced(height: int, width: int) -> int:
+        parts = 1 if meta["whole"] else reduction(height, width, **meta["detector"])
+        whole.append((height, width, parts))
+        return parts
+
+    picture = decode(body, limits, meta["place"], reduction=reduced)
     places = pages_of(body, limits, meta["most_pages"]) if meta["place"] == 0 else []
     picture = opaque(picture, contrasting_ground(picture))
     height, width = picture.shape[:2]
@@ -54,7 +67,8 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     write_pixels(descriptors[0], picture)
     seconds = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
     arrays = {"input": tensor, "places": np.array(places, np.int32)}
-    return {"shape": [height, width, 3], "seconds": seconds}, arrays
+    size = _size_of(height, width, *whole)
+    return {"shape": [height, width, 3], "size": size, "seconds": seconds}, arrays
 
 
 def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -76,12 +90,12 @@ def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[i
     """Find the lines in the detector's `map` (1, 1, h, w); return `boxes` (n, 4, 2) and `widths`.
 
     The boxes are in reading order; `widths` has the width of the recogniser's input for each. meta:
-    shape of the picture, boxes (arguments of boxes_from_map()) and line (height and minimum width
-    of that input).
+    size of the page, boxes (arguments of boxes_from_map()) and line (height and minimum width of
+    that input).
     """
     del descriptors
     started = time.perf_counter()
-    height, width, _ = meta["shape"]
+    height, width = meta["size"]
     probabilities = np.asarray(arrays["map"], np.float32)[0, 0]
     boxes, _scores = boxes_from_map(probabilities, height=height, width=width, **meta["boxes"])
     boxes = boxes[reading_order(boxes)]
@@ -93,11 +107,14 @@ def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[i
 def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Cut the lines in `boxes` out of the picture; return line_tensors(), named by their widths.
 
-    meta: shape of the picture, operations of the recogniser, and widths, one for each box.
+    meta: shape of the picture, size of the page, operations of the recogniser, and widths, one for
+    each box.
     """
     started = time.perf_counter()
     picture = _picture(meta, descriptors)
-    boxes = np.asarray(arrays["boxes"], np.int32)
+    height, width = meta["size"]
+    scale = picture.shape[1] / width, picture.shape[0] / height
+    boxes = np.asarray(arrays["boxes"], np.float32) * np.array(scale, np.float32)
     tensors = line_tensors(picture, boxes, meta["widths"], meta["operations"])
     seconds = {"postprocess": time.perf_counter() - started}
     return {"seconds": seconds}, {str(width): tensor for width, tensor in tensors.items()}
@@ -152,18 +169,45 @@ def contrasting_ground(picture: Pixels) -> int:
 
 
 def _tensor(picture: Pixels, meta: Mapping[str, Any]) -> Floats:
-    return prepare(picture, within(picture, meta["operations"], meta["most_side"]))
+    height, width = picture.shape[:2]
+    return prepare(picture, within(height, width, meta["operations"], meta["most_side"]))
+
+
+def reduction(
+    height: int, width: int, operations: Sequence[Sequence[Any]], most_side: int | None
+) -> int:
+    """Return by how much to divide the sides of a page before the detector's `operations`: 1 to 8.
+
+    The result is the largest power of 2 that leaves DETAIL times the sides of the detector's input.
+    """
+    for _, parameters in within(height, width, operations, most_side):
+        if (limit := parameters.get("limit_side_len")) and not parameters.get("image_shape"):
+            tall, wide = limited_sides(height, width, limit, parameters["limit_type"])
+            times = min(height / tall, width / wide) / DETAIL
+            return next((parts for parts in (8, 4, 2) if parts <= times), 1)
+    return 1
+
+
+def _size_of(height: int, width: int, whole: tuple[int, int, int] | None = None) -> list[int]:
+    """Return the size of a page that is `height` x `width` now, before its sides were divided.
+
+    `whole` has its height and width in the file, where it may lie on its side, and the divisor.
+    """
+    if whole is None:
+        return [height, width]
+    *sides, parts = whole
+    turned = [-(-side // parts) for side in sides] != [height, width]
+    return sides[::-1] if turned else sides
 
 
 def within(
-    picture: Pixels, operations: Sequence[Sequence[Any]], most_side: int | None
+    height: int, width: int, operations: Sequence[Sequence[Any]], most_side: int | None
 ) -> Sequence[Sequence[Any]]:
-    """Return the operations, changed so that no side of their result exceeds `most_side`.
+    """Return the operations, changed so that no side of a resized page exceeds `most_side`.
 
     A side is rounded to a multiple of 32 after that, and may then exceed it. None means no limit.
     An operation with a fixed `image_shape` is not changed.
     """
-    height, width = picture.shape[:2]
     changed = []
     for name, parameters in operations:
         limit = parameters.get("limit_side_len")

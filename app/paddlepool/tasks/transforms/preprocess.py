@@ -180,16 +180,23 @@ def det_resize_for_test(
             wide = math.ceil(width * tall / height / STEP) * STEP
         return _resized(picture, wide, tall)
     assert limit_side_len  # noqa: S101  config sets it
+    tall, wide = limited_sides(height, width, limit_side_len, limit_type)
+    return _resized(picture, wide, tall)
+
+
+def limited_sides(
+    height: int, width: int, limit: int, limit_type: Literal["min", "max", "resize_long"] | None
+) -> tuple[int, int]:
+    """Return the height and width to which det_resize_for_test() resizes a page by a limit."""
     edge = min(height, width) if limit_type == "min" else max(height, width)
-    ratio = limit_side_len / edge
+    ratio = limit / edge
     if (limit_type == "max" and ratio > 1) or (limit_type == "min" and ratio < 1):
         ratio = 1.0
     tall, wide = int(height * ratio), int(width * ratio)
     if (longest := max(tall, wide)) > MOST_PAGE_SIDE:
         ratio = MOST_PAGE_SIDE / longest
         tall, wide = int(tall * ratio), int(wide * ratio)
-    tall, wide = (max(round(side / STEP) * STEP, STEP) for side in (tall, wide))
-    return _resized(picture, wide, tall)
+    return max(round(tall / STEP) * STEP, STEP), max(round(wide / STEP) * STEP, STEP)
 
 
 def rec_resize_img(picture: Values, *, image_shape: Sequence[int]) -> Floats:
