@@ -41,7 +41,7 @@ from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import Calibration, Derivation, MeasuredLoss
 from paddlepool.tasks.ocr.crops import crop_of, line_tensors
 from paddlepool.tasks.ocr.evaluation import characters
-from paddlepool.tasks.ocr.reader import padded, read_texts
+from paddlepool.tasks.ocr.reader import LEAST_MARGIN, padded, read_texts
 from paddlepool.tasks.transforms.config import InferenceConfig, inference_config
 from paddlepool.tasks.transforms.labels import characters_of
 from paddlepool.tasks.transforms.stages import prepare
@@ -120,7 +120,9 @@ def cut_lines(data: Path, config: InferenceConfig) -> Iterator[tuple[str, Tensor
         for entry in entries:
             box = np.array(entry["box"], np.int32).reshape(1, 4, 2)
             widths = padded(np.array([crop_of(box[0]).input_width(48, 0)]), "steps")
-            [tensor] = line_tensors(picture, box, widths.tolist(), config.as_meta()).values()
+            [tensor] = line_tensors(
+                picture, box, widths.tolist(), config.as_meta(), tall=48, margin=LEAST_MARGIN
+            ).values()
             yield name, tensor
 
 

@@ -20,6 +20,7 @@ from paddlepool.contracts.errors import (
     TooManyInputs,
 )
 from paddlepool.contracts.tensors import Array
+from paddlepool.tasks.ocr.crops import line_tensors
 from paddlepool.tasks.ocr.parts import Parts
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
 from paddlepool.tasks.ocr.reader import LINE_BYTES, padded, portions
@@ -210,7 +211,7 @@ def test_a_vertical_line_is_read_from_the_top(server: Server, tmp_path: Path) ->
     result, context = server.ask(info(tmp_path), encoded(page(bars)))
     assert [line.text for line in result.pages[0].lines] == ["ab"]
     [[(_, _, height, width)]] = context.shapes["recognise"]
-    assert (height, width) == (48, 448)
+    assert (height, width) == (48, 384)
 
 
 @pytest.mark.parametrize("ink", [0, 255])
@@ -271,8 +272,24 @@ def test_a_failed_portion_ends_the_reading_of_the_others(server: Server, tmp_pat
 
 def test_lines_are_padded_in_steps_or_as_paddlex_does() -> None:
     widths = np.array([320, 700, 321, 330, 340, 350, 360, 3200], np.int32)
-    assert padded(widths, "steps").tolist() == [384, 768, 384, 384, 384, 384, 448, 3264]
+    assert padded(widths, "steps").tolist() == [320, 704, 320, 320, 384, 384, 384, 3200]
     assert padded(widths, "paddlex").tolist() == [360, 3200, *[360] * 5, 3200]
+
+
+@pytest.mark.parametrize("upright", [False, True])
+@pytest.mark.parametrize(("width", "shown"), [(384, 320), (336, 320), (320, 304), (304, 288)])
+def test_a_line_is_squeezed_to_leave_a_margin(upright: bool, width: int, shown: int) -> None:
+    """Its end is not cut off, and its height is not reduced."""
+    bar = page([(0, 0, 200, 30, "a")], 200, 30)
+    box = np.array([[(0, 0), (200, 0), (200, 30), (0, 30)]], np.int32)
+    if upright:
+        bar = np.ascontiguousarray(np.rot90(bar, -1))
+        box = np.array([[(0, 0), (30, 0), (30, 200), (0, 200)]], np.int32)
+    operations = [("RecResizeImg", {"image_shape": (3, 48, 32)})]
+    tensors = line_tensors(bar, box, [width], operations, tall=48, margin=16)
+    [line] = tensors[width]
+    assert line.shape == (3, 48, width)
+    assert np.flatnonzero(line.any((0, 1))).tolist() == list(range(shown))
 
 
 @pytest.mark.parametrize(("kind", "wide"), [("steps", 128), ("paddlex", 320)])

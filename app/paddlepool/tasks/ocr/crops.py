@@ -31,6 +31,17 @@ class Crop(NamedTuple):
     def is_upright(self) -> bool:
         return self.height >= UPRIGHT * self.width
 
+    def squeezed(self, tall: int, room: int) -> "Crop":
+        """Return a crop of the same corners that needs at most `room` of the input's width.
+
+        `tall` is the height of the input. Both are in pixels.
+        """
+        if self.input_width(tall, 0) <= room:
+            return self
+        if self.is_upright:
+            return self._replace(height=self.width * room // tall)
+        return self._replace(width=self.height * room // tall)
+
     def input_width(self, tall: int, least: int) -> int:
         """Return the width that this line needs in the recogniser's input, up to MOST_LINE_WIDTH.
 
@@ -62,18 +73,26 @@ def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
 
 
 def line_tensors(
-    picture: Pixels, boxes: NDArray[Any], widths: Sequence[int], operations: Sequence[Sequence[Any]]
+    picture: Pixels,
+    boxes: NDArray[Any],
+    widths: Sequence[int],
+    operations: Sequence[Sequence[Any]],
+    *,
+    tall: int,
+    margin: int = 0,
 ) -> dict[int, Floats]:
     """Cut lines out of a picture; return the recogniser's inputs by their width.
 
     `widths` has the width of the input for each box; boxes with equal widths share one tensor
-    (lines, 3, height, width), in the order of the boxes. To the right of a narrower line are zeros.
-    Zeros that an operation appends beyond the width are cut off. `operations` are the recogniser's,
-    as `InferenceConfig.as_meta()` returns them.
+    (lines, 3, tall, width), in the order of the boxes. To the right of a narrower line are zeros. A
+    line that would leave less than `margin` pixels there is squeezed. Zeros that an operation
+    appends beyond the width are cut off. `operations` are the recogniser's, as
+    `InferenceConfig.as_meta()` returns them.
     """
     rows: dict[int, list[Floats]] = {}
     for box, width in zip(boxes, widths, strict=True):
-        line = prepare(np.ascontiguousarray(pixels_of(picture, crop_of(box))), operations)
+        crop = crop_of(box).squeezed(tall, width - margin)
+        line = prepare(np.ascontiguousarray(pixels_of(picture, crop)), operations)
         rows.setdefault(width, []).append(line[0])
     tensors = {}
     for width, lines in rows.items():

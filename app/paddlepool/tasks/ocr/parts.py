@@ -29,8 +29,8 @@ class Parameters(BaseModel):
     """`[parameters]` of the composed model; None stands for the value of the detector's file.
 
     `most_side` limits the sides of the detector's input, on which the memory of a run depends; see
-    stages.within(). `widths` decides to which width a line is padded, see reader.padded(), and
-    whether large pages are reduced, see stages.reduction().
+    stages.within(). `widths` decides how wide a line becomes, see reader.padded(), and whether
+    large pages are reduced, see stages.reduction().
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

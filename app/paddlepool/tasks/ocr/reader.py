@@ -29,6 +29,10 @@ STEP = 64
 """
 MARGIN = 32
 """Minimum width of the padding: without any, the last character of a line is often misread."""
+LEAST_MARGIN = 16
+"""Minimum width of the padding of a line that is squeezed."""
+SQUEEZED = 0.9
+"""A line may be squeezed to this part of its width, so that it needs one step less."""
 PADDLEX_LINES = 6
 """Number of lines that PaddleX pads to one width."""
 LINE_BYTES = 4 << 20
@@ -214,6 +218,7 @@ class PageReader:
             "operations": recogniser.config.as_meta(),
             "widths": widths,
             "tall": self._parts.line_height,
+            "margin": LEAST_MARGIN if self._parts.parameters.widths == "steps" else 0,
         }
         reply = await self._call("cut_lines", meta, {"boxes": self._boxes[places]})
         jobs = [{recogniser.input: reply.arrays[str(width)]} for width in dict.fromkeys(widths)]
@@ -264,11 +269,13 @@ class PageReader:
 def padded(widths: NDArray[Any], kind: Literal["steps", "paddlex"]) -> NDArray[Any]:
     """Return the width to which each line is padded; `kind` is `Parameters.widths`.
 
-    For "steps", MARGIN is added and the sum rounded up to a multiple of STEP. For "paddlex", the
-    lines are sorted by width, and PADDLEX_LINES of them at a time get the width of the widest.
+    For "steps", MARGIN is added and the sum rounded up to a multiple of STEP, or to one STEP less
+    if the line, SQUEEZED, and LEAST_MARGIN fit into it. For "paddlex", the lines are sorted by
+    width, and PADDLEX_LINES of them at a time get the width of the widest.
     """
     if kind == "steps":
-        return -(-(widths + MARGIN) // STEP) * STEP
+        wide = -(-(widths + MARGIN) // STEP) * STEP
+        return np.where(SQUEEZED * widths + LEAST_MARGIN <= wide - STEP, wide - STEP, wide)
     result = np.empty_like(widths)
     order = np.argsort(widths, kind="stable")
     for first in range(0, len(order), PADDLEX_LINES):

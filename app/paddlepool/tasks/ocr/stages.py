@@ -107,15 +107,22 @@ def find_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[i
 def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
     """Cut the lines in `boxes` out of the picture; return line_tensors(), named by their widths.
 
-    meta: shape of the picture, size of the page, operations of the recogniser, and widths, one for
-    each box.
+    meta: shape of the picture, size of the page, operations of the recogniser, widths (one for each
+    box), tall and margin.
     """
     started = time.perf_counter()
     picture = _picture(meta, descriptors)
     height, width = meta["size"]
     scale = picture.shape[1] / width, picture.shape[0] / height
     boxes = np.asarray(arrays["boxes"], np.float32) * np.array(scale, np.float32)
-    tensors = line_tensors(picture, boxes, meta["widths"], meta["operations"])
+    tensors = line_tensors(
+        picture,
+        boxes,
+        meta["widths"],
+        meta["operations"],
+        tall=meta["tall"],
+        margin=meta["margin"],
+    )
     seconds = {"postprocess": time.perf_counter() - started}
     return {"seconds": seconds}, {str(width): tensor for width, tensor in tensors.items()}
 
@@ -149,7 +156,7 @@ def warm_up(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]
     )
     picture = np.zeros((64, 96, 3), np.uint8)
     widths = [crop_of(box).input_width(48, 320) for box in boxes[reading_order(boxes)]]
-    line_tensors(picture, boxes, widths, [("RecResizeImg", {"image_shape": (3, 48, 320)})])
+    line_tensors(picture, boxes, widths, [("RecResizeImg", {"image_shape": (3, 48, 320)})], tall=48)
     return {}, {}
 
 
