@@ -24,6 +24,8 @@ FOLDER = "compiled"
 EXPORT = "compiled.blob"
 """Name of the file that a predictor exports, in a directory of its own."""
 
+SOURCES = ("onnx.py", "openvino_heads.py", "openvino_rules.py")
+"""Files of this package that decide what OpenVINO compiles."""
 MAX_FILES = 32
 MAX_BYTES = 1 << 30
 DIGEST_LINE = 2 * hashlib.sha256().digest_size + 1
@@ -57,7 +59,7 @@ class CompiledPrograms:
         name = hashlib.sha256()
         try:
             engine = version("openvino")
-            sources = map(Path(__file__).with_name, ("onnx.py", "openvino_rules.py"))
+            sources = map(Path(__file__).with_name, SOURCES)
             for file in (spec.directory / spec.program, *sources):
                 with open_plain_file(file) as stream:
                     name.update(hashlib.file_digest(stream, "sha256").digest())

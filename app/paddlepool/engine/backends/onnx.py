@@ -24,6 +24,7 @@ from paddlepool.engine.backends.handler import (
     onnx_bytes,
     serve,
 )
+from paddlepool.engine.backends.openvino_heads import move_before_enlarging
 from paddlepool.engine.backends.openvino_rules import (
     INT32,
     lost_axes,
@@ -110,6 +111,7 @@ def _model(core: Any, opening: Mapping[str, Any]) -> Any:
         )
     if reasons:
         raise BackendError(f"OpenVINO would give wrong numbers: {'; '.join(reasons)}")
+    move_before_enlarging(model)
     return model
 
 
