@@ -1,8 +1,8 @@
 """Computes the last layers of a segmentation head before they enlarge the picture, exactly.
 
 The head of PaddleOCR's detectors doubles the sides of its input twice, each time with a transposed
-convolution whose kernel does not overlap. OpenVINO 2026.4 computes the second one, and the
-operators around it, in float32 even in a bfloat16 program, on up to 16 times as many pixels.
+convolution whose kernel does not overlap. OpenVINO 2026.4 computes them, and the operators around
+them, in float32 even in a bfloat16 program, on up to 16 times as many pixels.
 
 Such a convolution is a product for each pixel (a 1 x 1 convolution), followed by a move of channels
 to pixels (DepthToSpace). Everything after the first product works on single pixels, too. So all of
