@@ -34,7 +34,16 @@ def dangers(source: str) -> list[str]:
 )
 def test_every_danger_is_found(source: str) -> None:
     assert dangers(source)
-    assert not dangers("np.load(file, allow_pickle=False); orjson.loads(text)")
+    assert not dangers("np.load(file, allow_pickle=False); json.loads(text)")
+
+
+def test_no_text_of_others_is_read_by_orjson() -> None:
+    """It keeps names of members, and one sender could change how texts of others are read."""
+    assert not [
+        path
+        for path in SOURCES
+        if re.search(r"orjson\.loads\(|orjson import .*loads", path.read_text("utf-8"))
+    ]
 
 
 def test_nothing_in_the_package_can_unpickle() -> None:

@@ -17,7 +17,7 @@ from paddlepool.engine.process.worker import HEADER_BYTES, receive
         {},
         {"meta": {"rows": 2}, "arrays": [["x", "<f4", [1, 3], 0]], "slot": 1, "seconds": 0.25},
         {"directory": b"/models/\xff".decode("utf-8", "surrogateescape")},
-        {"label": "悲伤", "limit": None, "large": 2**63},
+        {"label": "悲伤", "limit": None, "large": 2**64},
     ],
 )
 def test_a_message_arrives_as_it_was_sent(message: dict[str, object]) -> None:

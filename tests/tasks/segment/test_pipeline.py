@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import io
+import math
 import mmap
 import os
 import time
@@ -425,8 +426,10 @@ def test_nothing_leaks_on_any_way_out(server: Server) -> None:
         replace(INFO, outputs=(TensorSpec("logits", "float32", (-1, 6)),)),
         replace(INFO, parameters={"size": 320, "sise": 1}),
         replace(INFO, parameters={"std": [0.1, 0.0, 0.1]}),
+        replace(INFO, parameters={"std": [0.1, math.inf, 0.1]}),
+        replace(INFO, parameters={"mean": [0.1, math.nan, 0.1]}),
     ],
-    ids=["size", "input", "output", "unknown-parameter", "zero-deviation"],
+    ids=["size", "input", "output", "unknown", "zero", "infinite", "nan"],
 )
 def test_a_model_that_does_not_fit_the_task_is_refused(server: Server, info: Any) -> None:
     with pytest.raises(ConfigError):

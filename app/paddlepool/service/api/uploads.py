@@ -8,13 +8,13 @@ import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-import orjson
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, UnsupportedMediaType
+from paddlepool.service.api.json_text import parsed
 
 FORM = "multipart/form-data"
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
@@ -49,9 +49,9 @@ def json_object(body: bytes) -> dict[str, Any]:
             f"the body has {delimiters} brackets, colons and commas, the limit is {MAX_DELIMITERS}"
         )
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidParameter(f"the body is not valid JSON at character {error.pos}") from None
+        document = parsed(body)
+    except ValueError as error:
+        raise InvalidParameter(f"the body is not valid JSON: {error}") from None
     if not isinstance(document, dict):
         raise InvalidParameter("the body must be a JSON object")
     return document

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 from paddlepool.contracts.caller import CALLER
 from paddlepool.contracts.errors import ConfigError, ImageUnreadable, InputError, InvalidParameter
@@ -29,7 +29,7 @@ from paddlepool.tasks.segment.request import (
 from paddlepool.tasks.segment.semantic import label_agreement, read_semantic
 from paddlepool.tasks.transforms.labels import pixel_labels
 
-Positive = Annotated[float, Field(gt=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Parameters(BaseModel):
@@ -43,7 +43,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: int = Field(default=320, ge=16, le=4096)
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat] = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
     output: str = Field(default="", min_length=1)
 

@@ -14,6 +14,7 @@ import orjson
 from paddlepool.contracts.errors import InvalidTensor
 from paddlepool.contracts.tensors import STRINGS, Array, Tensors, TensorSpec
 from paddlepool.engine.dataplane import TensorRequest
+from paddlepool.service.api.json_text import parsed
 from paddlepool.service.api.routes import chosen_group
 from paddlepool.service.api.services import base64_parts
 from paddlepool.service.api.v2 import tensors
@@ -252,9 +253,9 @@ def parse_request(
             f"tensors as one flat list, or raw with {BINARY_HEADER}"
         )
     try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidTensor(f"the request is not valid JSON at character {error.pos}") from None
+        document = parsed(text)
+    except ValueError as error:
+        raise InvalidTensor(f"the request is not valid JSON: {error}") from None
     return read_document(
         tensors.as_object(document, "the request"),
         memoryview(body)[split:],
