@@ -60,7 +60,7 @@ def answers(model: Any) -> Any:
 
 
 @pytest.mark.parametrize("extras", [True, False])
-@pytest.mark.parametrize("times", [(2, 2), (2, 3), (4, 2)])
+@pytest.mark.parametrize("times", [(2, 2), (2, 3), (2, 4)])
 def test_a_head_gives_the_same_from_products_for_each_pixel(
     times: tuple[int, int], extras: bool
 ) -> None:
@@ -81,6 +81,7 @@ def test_a_head_gives_the_same_from_products_for_each_pixel(
     "options",
     [
         {"kernel": 3},
+        {"times": (3, 2)},
         {"outputs": 2},
         {"activation": "sigmoid"},
         {"bias": (1, 1, 14, 1), "extras": False},
@@ -91,6 +92,42 @@ def test_a_head_gives_the_same_from_products_for_each_pixel(
 def test_another_head_stays_as_it_is(options: dict[str, Any]) -> None:
     """Its kernel overlaps, it has several classes, or a step is not one of single pixels."""
     model = head(**options)
+    assert_unchanged(model)
+
+
+def assert_unchanged(model: Any) -> None:
     before = [op.get_type_name() for op in model.get_ordered_ops()]
     assert not move_before_enlarging(model)
     assert [op.get_type_name() for op in model.get_ordered_ops()] == before
+
+
+@pytest.mark.parametrize("ending", ["norm", "head", "five axes", "reshaped", "products"])
+def test_a_model_with_some_of_the_operators_stays_as_it_is(ending: str) -> None:
+    """A sum of two computed values, an axis more, weights that are reshaped, no pictures at all."""
+    from openvino import opset13 as opset
+
+    numbers = [opset.constant(np.full(CHANNELS, n + 1, np.float32)) for n in range(4)]
+    picture = opset.parameter([-1, CHANNELS, -1, -1], np.float32)
+    kernel = opset.constant(np.ones((CHANNELS, 1, 2, 2), np.float32))
+    if ending == "products":
+        picture = opset.parameter([-1, CHANNELS], np.float32)
+        weights = opset.constant(np.eye(CHANNELS, dtype=np.float32))
+        added = opset.add(opset.matmul(picture, weights, False, False), opset.relu(picture))
+    else:
+        added = opset.add(picture, opset.relu(picture))
+    data = opset.batch_norm_inference(added, *numbers, epsilon=1e-3)
+    if ending not in ("norm", "products"):
+        square = opset.constant(np.ones((CHANNELS, CHANNELS, 2, 2), np.float32))
+        if ending == "reshaped":
+            turned = opset.constant(np.ones((1, CHANNELS, 2, 2), np.float32))
+            kernel = opset.reshape(turned, [CHANNELS, 1, 2, 2], False)
+        if ending != "head":
+            data = opset.convolution_backprop_data(
+                data, square, [2, 2], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1]
+            )
+        data = opset.convolution_backprop_data(
+            opset.relu(data), kernel, [2, 2], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1]
+        )
+        if ending == "five axes":
+            data = opset.add(data, opset.constant(np.ones((1, 1, 1, 1, 1), np.float32)))
+    assert_unchanged(openvino.Model([opset.result(data)], [picture], "other"))

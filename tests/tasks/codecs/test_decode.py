@@ -250,6 +250,22 @@ def test_a_jpeg_can_be_decoded_at_a_part_of_its_size(mode: str, parts: int) -> N
     assert decode(grey, LIMITS, reduction=reduction).shape == pixels.shape
 
 
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_a_reduced_jpeg_is_cut_short_where_a_whole_one_is(parts: int) -> None:
+    """Also if only its last rows are missing."""
+    body = pictures.encoded(pictures.photo(800, 603), "JPEG")
+    found = 0
+    for share in np.linspace(0.9, 0.999, 12):
+        cut = body[: round(len(body) * share)] + b"\xff\xd9"
+        try:
+            decode(cut, LIMITS)
+        except ImageUnreadable:
+            found += 1
+            with pytest.raises(ImageUnreadable):
+                decode(cut, LIMITS, reduction=lambda *_: parts)
+    assert found > 8
+
+
 SMALL = PictureLimits(pixels=4_899, side=100)
 
 

@@ -20,7 +20,7 @@ from paddlepool.contracts.errors import (
     TooManyInputs,
 )
 from paddlepool.contracts.tensors import Array
-from paddlepool.tasks.ocr.crops import line_tensors
+from paddlepool.tasks.ocr.crops import crop_of, line_tensors
 from paddlepool.tasks.ocr.parts import Parts
 from paddlepool.tasks.ocr.pipeline import OcrPipeline
 from paddlepool.tasks.ocr.reader import LINE_BYTES, padded, portions
@@ -171,6 +171,22 @@ def test_a_photograph_is_reduced_before_it_is_read(
     assert (held[0] < pixels.width * pixels.height) is (widths == "steps")
 
 
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_size_of_a_reduced_page_is_that_of_the_whole(
+    server: Server, tmp_path: Path, orientation: int
+) -> None:
+    """Also if both of its sides become equal; 6 and 8 lie on their side in the file."""
+    pixels = Image.fromarray(page([], 1999, 2000))
+    if orientation in (6, 8):
+        pixels = pixels.rotate(90, expand=True)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    pixels.save(file, "JPEG", exif=exif)
+    result, _ = server.ask(info(tmp_path), file.getvalue(), limit=320)
+    assert (result.pages[0].width, result.pages[0].height) == (1999, 2000)
+
+
 @pytest.mark.parametrize(
     ("height", "width", "parameters", "expected"),
     [
@@ -290,6 +306,17 @@ def test_a_line_is_squeezed_to_leave_a_margin(upright: bool, width: int, shown: 
     [line] = tensors[width]
     assert line.shape == (3, 48, width)
     assert np.flatnonzero(line.any((0, 1))).tolist() == list(range(shown))
+
+
+def test_a_vertical_line_stays_one_if_it_is_squeezed_or_reduced() -> None:
+    """Whether it is turned depends on its box in the whole page."""
+    crop = crop_of(np.array([(0, 0), (21, 0), (21, 33), (0, 33)], np.int32))
+    assert crop.squeezed(32, 48).is_upright
+    crop = crop_of(np.array([(0, 0), (30, 0), (30, 45), (0, 45)], np.int32))
+    small = crop.reduced((0.5, 0.5))
+    assert (small.width, small.height, small.is_upright) == (15, 22, True)
+    crop = crop_of(np.array([(0, 0), (27, 0), (27, 40), (0, 40)], np.int32))
+    assert not crop.reduced((0.5, 0.5)).is_upright
 
 
 @pytest.mark.parametrize(("kind", "wide"), [("steps", 128), ("paddlex", 320)])

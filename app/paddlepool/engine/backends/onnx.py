@@ -111,7 +111,8 @@ def _model(core: Any, opening: Mapping[str, Any]) -> Any:
         )
     if reasons:
         raise BackendError(f"OpenVINO would give wrong numbers: {'; '.join(reasons)}")
-    move_before_enlarging(model)
+    with contextlib.suppress(Exception):  # the program is computed as it is
+        move_before_enlarging(model)
     return model
 
 

@@ -1,4 +1,4 @@
-"""Computes the last layers of a segmentation head before they enlarge the picture, exactly.
+"""Computes the last layers of a segmentation head before they enlarge the picture.
 
 The head of PaddleOCR's detectors doubles the sides of its input twice, each time with a transposed
 convolution whose kernel does not overlap. OpenVINO 2026.4 computes them, and the operators around
@@ -6,7 +6,7 @@ them, in float32 even in a bfloat16 program, on up to 16 times as many pixels.
 
 Such a convolution is a product for each pixel (a 1 x 1 convolution), followed by a move of channels
 to pixels (DepthToSpace). Everything after the first product works on single pixels, too. So all of
-it can come before the move.
+it can come before the move. The second product then has zeros for the other pixels of a block.
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 DEPTH = 4
 """Axes of a picture: (batch, channels, height, width)."""
+MOST_TIMES = 2
+"""Largest stride of the first convolution. The second product multiplies by this number squared as
+many weights, most of them 0."""
 
 
 def move_before_enlarging(model: Any) -> bool:
@@ -29,9 +32,10 @@ def move_before_enlarging(model: Any) -> bool:
     """
     from openvino import opset13 as opset
 
-    [result, *others] = model.get_results()
-    if others:
+    results = model.get_results()
+    if len(results) != 1:
         return False
+    [result] = results
     last = _operator(result)
     sigmoid = last.get_type_name() == "Sigmoid"
     second, scale, shift = _affine(_operator(last) if sigmoid else last)
@@ -40,10 +44,14 @@ def move_before_enlarging(model: Any) -> bool:
     first, factor, offset = _affine(_operator(relu))
     if not _enlarges(first) or first is second:
         return False
-    weights, kernel = (_constant(conv, 1) for conv in (first, second))
+    weights, kernel = (conv.input_value(1).get_node().get_data() for conv in (first, second))
     channels, times, further = weights.shape[1], weights.shape[2], kernel.shape[2]
     sizes = ((factor, channels), (offset, channels), (scale, 1), (shift, 1))
-    if kernel.shape[1] != 1 or any(values.size not in (1, size) for values, size in sizes):
+    if (
+        times > MOST_TIMES
+        or kernel.shape[1] != 1
+        or any(values.size not in (1, size) for values, size in sizes)
+    ):
         return False
     pixels, side = times * times, times * further
     # The channels of the first product: all channels of one pixel, then those of the next.
@@ -93,7 +101,7 @@ def _constant(op: Any, place: int) -> Floats:
 def _by_channel(add: Any) -> Floats:
     """Return the constant that is added, if it has a number for each channel or one for all."""
     shape = add.input_value(1).get_partial_shape()
-    if shape.is_dynamic:
+    if shape.is_dynamic or len(shape) > DEPTH:
         return np.empty(0, np.float32)
     batch, _, *sides = ([1] * DEPTH + list(shape.to_shape()))[-DEPTH:]
     return (
@@ -111,10 +119,16 @@ def _affine(op: Any) -> tuple[Any, Floats, Floats]:
         op = _operator(steps[-1])
     factor, offset = np.ones(1, np.float32), np.zeros(1, np.float32)
     for step in reversed(steps):
-        if step.get_type_name() == "Add":
-            offset = offset + _by_channel(step)
+        adds = step.get_type_name() == "Add"
+        places = range(1, 5)
+        values = [_by_channel(step)] if adds else [_constant(step, place) for place in places]
+        sizes = {numbers.size for numbers in (*values, factor, offset)} - {1}
+        if 0 in sizes or len(sizes) > 1:
+            return op, np.empty(0, np.float32), np.empty(0, np.float32)
+        if adds:
+            offset = offset + values[0]
             continue
-        gamma, beta, mean, variance = (_constant(step, place) for place in range(1, 5))
+        gamma, beta, mean, variance = values
         scale = gamma / np.sqrt(variance + step.get_attributes()["epsilon"])
         factor, offset = factor * scale, (offset - mean) * scale + beta
     return op, factor, offset
@@ -130,7 +144,10 @@ def _enlarges(op: Any) -> bool:
     """Whether an operator is a transposed convolution of pictures whose kernel does not overlap."""
     if op.get_type_name() != "ConvolutionBackpropData" or op.get_input_size() != 2:
         return False
-    weights, attributes = _constant(op, 1), op.get_attributes()
+    source, attributes = op.input_value(1).get_node(), op.get_attributes()
+    if source.get_type_name() != "Constant":
+        return False
+    weights = source.get_data()
     if weights.ndim != DEPTH or weights.dtype != np.float32:
         return False
     tall, wide = weights.shape[2:]

@@ -57,6 +57,10 @@ _TURNS: dict[int, Callable[[Pixels], Pixels]] = {
 }
 
 
+_ON_SIDE = (5, 6, 7, 8)
+"""Values of _ORIENTATION for which a picture's sides are swapped."""
+
+
 def decode(
     body: bytes,
     limits: PictureLimits,
@@ -69,11 +73,11 @@ def decode(
 
     Colours are white where alpha is 0, because invisible colours must not change a result. `page`
     is one of pages_of(), to decode another page of a TIFF. `on_size` is called with the number of
-    pixels before they are decoded, if it is allowed. The sides of a JPEG are divided by what
-    `reduction(height, width)` returns, 1, 2, 4 or 8, and rounded up. Raises InputError if the
-    picture is empty, damaged, above a limit of `limits` or in a format that is not accepted, and
-    MemoryError. Ends the process if decoding takes more processor time than `limits.seconds` allows
-    for a picture of this size.
+    pixels before they are decoded, if it is allowed. `reduction(height, width)` gets the sides of
+    an upright JPEG; they are divided by what it returns (1, 2, 4 or 8), and rounded up. Raises
+    InputError if the picture is empty, damaged, above a limit of `limits` or in a format that is
+    not accepted, and MemoryError. Ends the process if decoding takes more processor time than
+    `limits.seconds` allows for a picture of this size.
     """
     if not body:
         raise errors.FileMissing("the picture has 0 bytes")
@@ -173,7 +177,8 @@ def _decode(
         allow_pixels(width * height, limits)
         if kind == "JPEG":
             check_scans(body, width, height, limits)
-            if (parts := reduction(height, width)) > 1:
+            upright = (width, height) if _orientation(image) in _ON_SIDE else (height, width)
+            if (parts := reduction(*upright)) > 1:
                 image.draft(None, (width // parts, height // parts))
         on_size(width * height)
         pixels = _read(image, kind, body)
@@ -262,12 +267,13 @@ def _is_cut_short(body: bytes, image: Image.Image) -> bool:
     """
     end = body.rfind(b"\xff\xd9")
     width, height = image.size
-    corner = np.asarray(image.crop((max(0, width - 8), max(0, height - 8), width, height)))
+    scale, *_ = getattr(image, "decoderconfig", ()) or (1,)  # the divisor of its sides
+    side = max(1, 8 // scale)
+    corner = np.asarray(image.crop((max(0, width - side), max(0, height - side), width, height)))
     if end == -1 or corner.min() < 127 or corner.max() > 128:  # Pillow inverts CMYK
         return False
     longer = body[:end] + bytes(range(1, 128)) + body[end:]
     with Image.open(io.BytesIO(longer), formats=("JPEG",)) as again:
-        scale, *_ = getattr(image, "decoderconfig", ()) or (1,)
         again.draft(None, (again.width // scale, again.height // scale))
         boxes = ((0, rows.start, width, rows.stop) for rows in bands(height, width))
         return any(image.crop(box).tobytes() != again.crop(box).tobytes() for box in boxes)

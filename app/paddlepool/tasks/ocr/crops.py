@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddlepool.tasks.codecs.picture import Floats, Pixels
-from paddlepool.tasks.transforms.boxes import smallest_rectangle
+from paddlepool.tasks.transforms.boxes import Corners, smallest_rectangle
 from paddlepool.tasks.transforms.preprocess import MOST_LINE_WIDTH
 from paddlepool.tasks.transforms.stages import prepare
 
@@ -26,13 +26,10 @@ class Crop(NamedTuple):
     corners: Floats
     width: int
     height: int
-
-    @property
-    def is_upright(self) -> bool:
-        return self.height >= UPRIGHT * self.width
+    is_upright: bool
 
     def squeezed(self, tall: int, room: int) -> "Crop":
-        """Return a crop of the same corners that needs at most `room` of the input's width.
+        """Return the crop with fewer pixels, so that it needs at most `room` of the input's width.
 
         `tall` is the height of the input. Both are in pixels.
         """
@@ -41,6 +38,15 @@ class Crop(NamedTuple):
         if self.is_upright:
             return self._replace(height=self.width * room // tall)
         return self._replace(width=self.height * room // tall)
+
+    def reduced(self, scale: tuple[float, float]) -> "Crop":
+        """Return the crop in a picture whose width and height were multiplied by `scale`."""
+        wide, tall = scale
+        return self._replace(
+            corners=self.corners * np.array(scale, np.float32),
+            width=max(1, round(self.width * wide)),
+            height=max(1, round(self.height * tall)),
+        )
 
     def input_width(self, tall: int, least: int) -> int:
         """Return the width that this line needs in the recogniser's input, up to MOST_LINE_WIDTH.
@@ -55,7 +61,8 @@ def crop_of(box: NDArray[Any]) -> Crop:
     """Return the crop of a box (4, 2); its size is in whole pixels and at least 1 x 1."""
     corners, _ = smallest_rectangle(box)
     top, right, bottom, left = np.linalg.norm(corners - np.roll(corners, -1, axis=0), axis=1)
-    return Crop(corners, max(1, int(max(top, bottom))), max(1, int(max(right, left))))
+    width, height = max(1, int(max(top, bottom))), max(1, int(max(right, left)))
+    return Crop(corners, width, height, is_upright=height >= UPRIGHT * width)
 
 
 def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
@@ -74,12 +81,13 @@ def pixels_of(picture: Pixels, crop: Crop) -> Pixels:
 
 def line_tensors(
     picture: Pixels,
-    boxes: NDArray[Any],
+    boxes: Corners,
     widths: Sequence[int],
     operations: Sequence[Sequence[Any]],
     *,
     tall: int,
     margin: int = 0,
+    scale: tuple[float, float] = (1.0, 1.0),
 ) -> dict[int, Floats]:
     """Cut lines out of a picture; return the recogniser's inputs by their width.
 
@@ -87,11 +95,12 @@ def line_tensors(
     (lines, 3, tall, width), in the order of the boxes. To the right of a narrower line are zeros. A
     line that would leave less than `margin` pixels there is squeezed. Zeros that an operation
     appends beyond the width are cut off. `operations` are the recogniser's, as
-    `InferenceConfig.as_meta()` returns them.
+    `InferenceConfig.as_meta()` returns them. `scale` is that of the picture's width and height to
+    those of the page, of which the boxes are.
     """
     rows: dict[int, list[Floats]] = {}
     for box, width in zip(boxes, widths, strict=True):
-        crop = crop_of(box).squeezed(tall, width - margin)
+        crop = crop_of(box).squeezed(tall, width - margin).reduced(scale)
         line = prepare(np.ascontiguousarray(pixels_of(picture, crop)), operations)
         rows.setdefault(width, []).append(line[0])
     tensors = {}

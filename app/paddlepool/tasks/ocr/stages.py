@@ -49,12 +49,11 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
     body = arrays["body"].tobytes()
-    whole: list[tuple[int, int, int]] = []
+    size: list[int] = []
 
     def reduced(height: int, width: int) -> int:
-        parts = 1 if meta["whole"] else reduction(height, width, **meta["detector"])
-        whole.append((height, width, parts))
-        return parts
+        size[:] = height, width
+        return 1 if meta["whole"] else reduction(height, width, **meta["detector"])
 
     picture = decode(body, limits, meta["place"], reduction=reduced)
     places = pages_of(body, limits, meta["most_pages"]) if meta["place"] == 0 else []
@@ -67,8 +66,8 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     write_pixels(descriptors[0], picture)
     seconds = {"decode": decoded - started, "preprocess": time.perf_counter() - decoded}
     arrays = {"input": tensor, "places": np.array(places, np.int32)}
-    size = _size_of(height, width, *whole)
-    return {"shape": [height, width, 3], "size": size, "seconds": seconds}, arrays
+    shape = [height, width, 3]
+    return {"shape": shape, "size": size or shape[:2], "seconds": seconds}, arrays
 
 
 def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[int]) -> Result:
@@ -113,8 +112,7 @@ def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     started = time.perf_counter()
     picture = _picture(meta, descriptors)
     height, width = meta["size"]
-    scale = picture.shape[1] / width, picture.shape[0] / height
-    boxes = np.asarray(arrays["boxes"], np.float32) * np.array(scale, np.float32)
+    boxes = np.asarray(arrays["boxes"], np.int32)
     tensors = line_tensors(
         picture,
         boxes,
@@ -122,6 +120,7 @@ def cut_lines(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
         meta["operations"],
         tall=meta["tall"],
         margin=meta["margin"],
+        scale=(picture.shape[1] / width, picture.shape[0] / height),
     )
     seconds = {"postprocess": time.perf_counter() - started}
     return {"seconds": seconds}, {str(width): tensor for width, tensor in tensors.items()}
@@ -193,18 +192,6 @@ def reduction(
             times = min(height / tall, width / wide) / DETAIL
             return next((parts for parts in (8, 4, 2) if parts <= times), 1)
     return 1
-
-
-def _size_of(height: int, width: int, whole: tuple[int, int, int] | None = None) -> list[int]:
-    """Return the size of a page that is `height` x `width` now, before its sides were divided.
-
-    `whole` has its height and width in the file, where it may lie on its side, and the divisor.
-    """
-    if whole is None:
-        return [height, width]
-    *sides, parts = whole
-    turned = [-(-side // parts) for side in sides] != [height, width]
-    return sides[::-1] if turned else sides
 
 
 def within(
