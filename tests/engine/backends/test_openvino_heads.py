@@ -80,7 +80,7 @@ def test_a_head_gives_the_same_from_products_for_each_pixel(
 @pytest.mark.parametrize(
     "options",
     [
-        {"kernel": 3},
+        {"kernel": 2, "times": (1, 2)},
         {"times": (3, 2)},
         {"outputs": 2},
         {"activation": "sigmoid"},
