@@ -1,4 +1,4 @@
-"""Messages between this process and a child, as JSON."""
+"""Messages between this process and a child, as JSON. A child itself uses only `json`."""
 
 import json
 from collections.abc import Mapping

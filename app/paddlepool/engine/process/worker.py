@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import pkgutil
 import resource
@@ -22,7 +23,6 @@ from paddlepool.contracts.sentences import sentence
 from paddlepool.contracts.tensors import Tensors
 from paddlepool.engine.process.confinement import Confinement, confine_calls, confine_files
 from paddlepool.engine.process.environment import lower_limit
-from paddlepool.engine.process.messages import decoded, encoded
 from paddlepool.engine.process.shared_arrays import SharedArrays
 from paddlepool.engine.process.start import SLOTS
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
             return
         if not size:
             return
-        message = decoded(header[:size])
+        message = json.loads(bytes(header[:size]))
         requests, replies = slots[message["slot"]]
         began = time.perf_counter()
         try:
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
             for descriptor in descriptors:
                 os.close(descriptor)
         try:
-            wire.send(encoded(reply))
+            wire.send(json.dumps(reply).encode())
         except (BrokenPipeError, ConnectionResetError):
             return  # the parent has gone
 
