@@ -29,8 +29,8 @@ IDLE_SECONDS = 2.0
 """Well below the server's keep-alive timeout."""
 CLOSED = "the server closed the connection within a reply"
 REQUEST_ERRORS = (OSError, ValueError, IndexError)
-STAGE = re.compile(r"(\w+);dur=([\d.]+)")
 """Exceptions of a client for a failed connection or an invalid reply."""
+STAGE = re.compile(r"(\w+);dur=([\d.]+)")
 
 
 @dataclass(frozen=True, slots=True)

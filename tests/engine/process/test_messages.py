@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from paddlepool.engine.process.messages import decoded, encoded
+from paddlepool.engine.process.child import encoded
+from paddlepool.engine.process.replies import Message, parse_message
 from paddlepool.engine.process.worker import HEADER_BYTES, receive
 
 
@@ -22,24 +23,27 @@ from paddlepool.engine.process.worker import HEADER_BYTES, receive
 )
 def test_a_message_arrives_as_it_was_sent(message: dict[str, object]) -> None:
     """Even a path that is not UTF-8."""
-    assert decoded(encoded(message)) == message
+    assert json.loads(encoded(message)) == message
 
 
 def test_numbers_that_json_does_not_have_can_be_read() -> None:
     """A child that writes them is compromised, and its reply is judged by its other values."""
-    assert math.isnan(decoded(json.dumps({"limit": math.nan}).encode())["limit"])
+    reply = {"meta": {"limit": math.nan}, "arrays": [], "seconds": 0.5}
+    message = parse_message(json.dumps(reply).encode())
+    assert isinstance(message, Message)
+    assert math.isnan(message.meta["limit"])
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_no_json_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        decoded(text)
+        parse_message(text)
 
 
 def test_a_message_brings_its_descriptors_and_leaves_the_next_one_whole() -> None:
     """All messages are received into the same memory."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    header = memoryview(bytearray(HEADER_BYTES))
+    header = bytearray(HEADER_BYTES)
     read, write = os.pipe()
     with ours, theirs, os.fdopen(read), os.fdopen(write, "wb") as sent:
         socket.send_fds(ours, [b"longer"], [read, write])

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
-DEPTH = 4
-"""Axes of a picture: (batch, channels, height, width)."""
+AXES = 4
+"""Number of axes of a picture: (batch, channels, height, width)."""
+UNKNOWN: Floats = np.empty(0, np.float32)
+"""Stands for a value that is not constant, or not one for each channel."""
 MOST_TIMES = 2
 """Largest stride of the first convolution. The second product multiplies by this number squared as
 many weights, most of them 0."""
@@ -42,7 +44,7 @@ def move_before_enlarging(model: Any) -> bool:
     if not _enlarges(second) or (relu := _operator(second)).get_type_name() != "Relu":
         return False
     first, factor, offset = _affine(_operator(relu))
-    if not _enlarges(first) or first is second:
+    if not _enlarges(first):
         return False
     weights, kernel = (conv.input_value(1).get_node().get_data() for conv in (first, second))
     channels, times, further = weights.shape[1], weights.shape[2], kernel.shape[2]
@@ -91,28 +93,29 @@ def _operator(op: Any) -> Any:
 
 
 def _constant(op: Any, place: int) -> Floats:
-    """Return a constant input, also if it is reshaped; an empty array for another."""
+    """Return a constant input, also if it is reshaped; UNKNOWN for another."""
     source = op.input_value(place).get_node()
     if source.get_type_name() == "Reshape":
         source = source.input_value(0).get_node()
-    return source.get_data() if source.get_type_name() == "Constant" else np.empty(0, np.float32)
+    return source.get_data() if source.get_type_name() == "Constant" else UNKNOWN
 
 
 def _by_channel(add: Any) -> Floats:
-    """Return the constant that is added, if it has a number for each channel or one for all."""
+    """Return the constant that is added, if it has a number for each channel or one for all.
+
+    Returns UNKNOWN for another.
+    """
     shape = add.input_value(1).get_partial_shape()
-    if shape.is_dynamic or len(shape) > DEPTH:
-        return np.empty(0, np.float32)
-    batch, _, *sides = ([1] * DEPTH + list(shape.to_shape()))[-DEPTH:]
-    return (
-        _constant(add, 1).reshape(-1) if [batch, *sides] == [1, 1, 1] else np.empty(0, np.float32)
-    )
+    if shape.is_dynamic or len(shape) > AXES:
+        return UNKNOWN
+    batch, _, *sides = [1] * (AXES - len(shape)) + list(shape.to_shape())
+    return _constant(add, 1).reshape(-1) if [batch, *sides] == [1, 1, 1] else UNKNOWN
 
 
 def _affine(op: Any) -> tuple[Any, Floats, Floats]:
     """Return the operator before a chain of Add and batch norms, and the chain's factor and offset.
 
-    Both have a number for each channel, or one for all. They are empty if they are unknown.
+    Both have a number for each channel, or one for all, or are UNKNOWN.
     """
     steps = list(_chain(op))
     if steps:
@@ -124,7 +127,7 @@ def _affine(op: Any) -> tuple[Any, Floats, Floats]:
         values = [_by_channel(step)] if adds else [_constant(step, place) for place in places]
         sizes = {numbers.size for numbers in (*values, factor, offset)} - {1}
         if 0 in sizes or len(sizes) > 1:
-            return op, np.empty(0, np.float32), np.empty(0, np.float32)
+            return op, UNKNOWN, UNKNOWN
         if adds:
             offset = offset + values[0]
             continue
@@ -148,7 +151,7 @@ def _enlarges(op: Any) -> bool:
     if source.get_type_name() != "Constant":
         return False
     weights = source.get_data()
-    if weights.ndim != DEPTH or weights.dtype != np.float32:
+    if weights.ndim != AXES or weights.dtype != np.float32:
         return False
     tall, wide = weights.shape[2:]
     unused = ("pads_begin", "pads_end", "output_padding")

@@ -5,6 +5,7 @@ signal, unlimited memory use) affects only the call in progress.
 """
 
 import contextlib
+import json
 import logging
 import math
 import mmap
@@ -22,13 +23,13 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
+import orjson
 
 from paddlepool.contracts.errors import PaddlepoolError
 from paddlepool.contracts.reasons import Restart
 from paddlepool.contracts.tensors import Array, Tensors
 from paddlepool.engine.process.child_output import OutputLogger
 from paddlepool.engine.process.environment import Limits
-from paddlepool.engine.process.messages import encoded
 from paddlepool.engine.process.replies import Check, Reply, parse_message
 from paddlepool.engine.process.shared_arrays import Layout, SharedArrays
 from paddlepool.engine.process.start import SLOTS, Spares
@@ -456,6 +457,14 @@ class Child:
         Safe to call twice.
         """
         self._resources.close()
+
+
+def encoded(message: Mapping[str, Any]) -> bytes:
+    """Return a message as JSON. NaN and infinity become null. Raises TypeError for no JSON."""
+    try:
+        return orjson.dumps(message)
+    except TypeError:  # a text with a lone surrogate, such as a path, or a long integer
+        return json.dumps(message).encode()
 
 
 class ChildWorker:

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> None:
     wire = socket.socket(fileno=wire_fd)
     slots = [(SharedArrays(blocks[2 * n]), SharedArrays(blocks[2 * n + 1])) for n in range(SLOTS)]
     handler: Handler | None = None
-    header = memoryview(bytearray(HEADER_BYTES))
+    header = bytearray(HEADER_BYTES)
     while True:
         try:
             size, descriptors = receive(wire, header)
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
             return
         if not size:
             return
-        message = json.loads(bytes(header[:size]))
+        message = json.loads(header[:size])
         requests, replies = slots[message["slot"]]
         began = time.perf_counter()
         try:
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> None:
             return  # the parent has gone
 
 
-def receive(wire: socket.socket, header: memoryview) -> tuple[int, Sequence[int]]:
+def receive(wire: socket.socket, header: bytearray) -> tuple[int, Sequence[int]]:
     """Receive a message into `header`; return its size and the descriptors that came with it.
 
     `socket.recv_fds` would allocate memory for the longest message each time.
