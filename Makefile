@@ -19,11 +19,11 @@ help:  ## list these commands
 run: weights ocr  ## serve all models on http://127.0.0.1:8000; installs what serving needs
 	$(BIN)/paddlepool serve
 
-test: $(INSTALLED) weights  ## run the tests, in two processes; installs what they need
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not nightly"
+test: $(INSTALLED) weights  ## run the tests, in three processes; installs what they need
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not nightly"
 
 test-all: $(INSTALLED) weights  ## run every test, including the slow ones
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-avx2: $(INSTALLED) weights  ## run the tests as on a processor with AVX2 alone (on Intel, as root)
 	$(BIN)/python -m tests.avx2.run $(MAKE) test

@@ -40,7 +40,6 @@ DROP = """
       new DragEvent(kind, {dataTransfer: transfer, bubbles: true, cancelable: true}));
 }
 """
-LARGE: FilePayload = {"name": "big.png", "mimeType": "", "buffer": bytes(31_457_281)}
 SIDES = "all => all.map(e => [e, e.firstChild].map(one => one.getBoundingClientRect()))"
 """Of each element and of its first child."""
 PASTE = """
@@ -222,10 +221,19 @@ def test_another_background_asks_the_server_nothing(page: Page, complaints: list
     assert complaints == []
 
 
-def test_a_refused_background_says_so(page: Page, tmp_path: Path) -> None:
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """A file of one byte more than the server takes. As a payload, it would take 10 s to send."""
+    path = tmp_path / "big.png"
+    with path.open("wb") as file:
+        file.truncate(31_457_281)
+    return path
+
+
+def test_a_refused_background_says_so(page: Page, large: Path, tmp_path: Path) -> None:
     """What the server would refuse is not sent, and a file that has gone is no absent server."""
     page.click(choice("image"))
-    page.set_input_files("#bg-file", LARGE)
+    page.set_input_files("#bg-file", large)
     refusal = page.locator("#segment-refusal")
     expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.4 MB")
     expect(refusal.locator("button")).to_have_text("Try again")
@@ -382,7 +390,7 @@ def test_a_refused_text_says_so_with_its_limit(page: Page) -> None:
         assert page.is_hidden("#sentiment-refusal")
 
 
-def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
+def test_a_refused_picture_says_so_with_its_limit(page: Page, large: Path) -> None:
     """A text, an empty file, too large a one, no file; of a HEIC the result is shown alone."""
     refusal = page.locator("#segment-refusal")
     page.evaluate(DROP, ["notes.txt", "text/plain", list(b"hello"), "body"])
@@ -395,7 +403,7 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page) -> None:
     page.evaluate(DROP, ["folder", "", [], "body"])
     page.click("#strip li:nth-child(2) button")
     expect(refusal.locator("strong")).to_have_text("No picture in the request")
-    page.set_input_files("#file", LARGE)
+    page.set_input_files("#file", large)
     expect(refusal.locator("strong")).to_have_text("The file is too large")
     expect(refusal).to_contain_text("big.png has 31.5 MB; this server takes up to 31.4 MB")
     refusal.locator("button").click()

@@ -60,6 +60,7 @@ def test_a_rebuilt_network_gives_the_golden_output(mnist: ModelFiles) -> None:
         pytest.param("paddle_dygraph", {}, id="dygraph"),
         pytest.param("onnxruntime", {}, id="onnxruntime", marks=needs_converter),
         pytest.param("openvino", {}, id="openvino", marks=needs_converter),
+        pytest.param("openvino", {"threads": 2}, id="openvino_t2", marks=needs_converter),
     ],
 )
 def test_a_failed_run_gives_no_answer_of_the_run_before(

@@ -79,10 +79,10 @@ def opened(
 
 
 def opened_group(
-    files: ModelFiles, backend: str, **options: Any
+    files: ModelFiles, backend: str, *, threads: int = 1, **options: Any
 ) -> contextlib.AbstractContextManager[ProcessPredictor]:
     """Open a group with these options on the files of a model."""
-    group = InstanceGroup(name="tested", backend=backend, options=options)
+    group = InstanceGroup(name="tested", backend=backend, threads=threads, options=options)
     return opened(files.spec(group))
 
 

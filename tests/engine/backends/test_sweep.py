@@ -125,28 +125,18 @@ DIFFERENCES: dict[str, tuple[list[float], dict[str, list[float]]]] = {
 """The first row of the output in Paddle's own kernels, and in the engines that differ."""
 
 
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("sample")
-    swept(directory, [*SAMPLE, *(f"{DIFFERENT}{name}" for name in DIFFERENCES)])
-    return directory
-
-
 @pytest.mark.slow
-def test_a_sample_is_right_in_every_engine(sample: Path) -> None:
-    assert list(wrong(sample)) == []
-    assert refused_without_a_reason(sample) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", DIFFERENCES)
-def test_engines_differ_as_documented(sample: Path, name: str) -> None:
-    """docs/engines.md lists these: if one changes, so does the page."""
-    usual, others = DIFFERENCES[name]
-    for engine in ("dygraph", *ENGINES):
-        if (actual := sample / f"{DIFFERENT}{name}" / f"{engine}0.npz").exists():
-            rows = np.load(actual)["0"].reshape(-1, len(usual))
-            np.testing.assert_allclose(rows[0], others.get(engine, usual), err_msg=engine)
+def test_a_sample_is_right_or_differs_as_documented(tmp_path: Path) -> None:
+    """docs/engines.md lists the differences: if one changes, so does the page."""
+    swept(tmp_path, [*SAMPLE, *(f"{DIFFERENT}{name}" for name in DIFFERENCES)])
+    assert list(wrong(tmp_path)) == []
+    assert refused_without_a_reason(tmp_path) == {}
+    for name, (usual, others) in DIFFERENCES.items():
+        for engine in ("dygraph", *ENGINES):
+            if (actual := tmp_path / f"{DIFFERENT}{name}" / f"{engine}0.npz").exists():
+                rows = np.load(actual)["0"].reshape(-1, len(usual))
+                message = f"{name}, {engine}"
+                np.testing.assert_allclose(rows[0], others.get(engine, usual), err_msg=message)
 
 
 @pytest.mark.nightly
