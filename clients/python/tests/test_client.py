@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
 from paddlepool_client import AsyncClient, Client, Emotion, InvalidReply, Label, Model, OcrLine
 
@@ -99,26 +100,10 @@ def test_a_result_is_shown_and_saved(asking: Asking, tmp_path: Path) -> None:
     assert (tmp_path / "cat.png").read_bytes() == b"a picture"
 
 
-class Picture:
-    """What the client uses of a picture of Pillow."""
-
-    def __init__(self, mode: str) -> None:
-        self.mode = mode
-
-    def convert(self, mode: str) -> Picture:
-        return Picture(f"{mode} of {self.mode}")
-
-    def save(self, fp: Any, format: str) -> None:
-        fp.write(f"{self.mode} as {format}".encode())
-
-
 SOURCES: dict[str, tuple[Callable[[Path], Any], bytes]] = {
     "the name of a file": (str, b"a file"),
     "a path": (Path, b"a file"),
     "an open file": (lambda path: io.BytesIO(b"a file"), b"a file"),
-    "a picture": (lambda path: Picture("RGBA"), b"RGBA as png"),
-    "a picture that is no PNG": (lambda path: Picture("CMYK"), b"RGB of CMYK as png"),
-    "a transparent one": (lambda path: Picture("PA"), b"RGBA of PA as png"),
 }
 
 
@@ -131,6 +116,33 @@ def test_paths_open_files_and_pictures_are_sources(
     server = asking(httpx.Response(503, headers={"retry-after": "0"}), cutout())
     server.segment(source(tmp_path / "cat.jpg"))
     assert [request.content for request in server.requests] == [sent, sent]
+
+
+@pytest.mark.parametrize(
+    ("mode", "sent"),
+    [("RGBA", "RGBA"), ("CMYK", "RGB"), ("PA", "RGBA"), ("I", "I;16"), ("I;16", "I;16")],
+)
+def test_a_picture_of_pillow_is_sent_as_png(asking: Asking, mode: str, sent: str) -> None:
+    server = asking(cutout())
+    server.segment(
+        Image.new("L", (3, 2), 200).convert("RGBA" if mode == "PA" else "L").convert(mode)
+    )
+    with Image.open(io.BytesIO(server.requests[0].content)) as received:
+        assert (received.format, received.mode, received.size) == ("PNG", sent, (3, 2))
+
+
+def test_a_picture_of_pillow_is_sent_upright(asking: Asking) -> None:
+    """A PNG file of it would not have its orientation."""
+    server, file, exif = asking(cutout()), io.BytesIO(), Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (3, 2)).save(file, "jpeg", exif=exif)
+    server.segment(Image.open(file))
+    assert Image.open(io.BytesIO(server.requests[0].content)).size == (2, 3)
+
+
+def test_a_picture_of_unknown_range_is_rejected(asking: Asking) -> None:
+    with pytest.raises(TypeError, match="mode F"):
+        asking().segment(Image.new("F", (3, 2)))
 
 
 @pytest.mark.parametrize("source", [io.StringIO("text"), 7, None])

@@ -50,8 +50,8 @@ Source = str | PathLike[str] | bytes | BinaryFile | PillowImage
 """A picture: its path, the bytes of its file (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF; HEIC if the
 server has the decoder), an open file, or a picture of Pillow."""
 
-PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I", "I;16"})
-"""Pillow's modes that a PNG file can hold; "I" only by some versions."""
+PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
+"""Pillow's modes that a PNG file can hold."""
 ALPHA_MODES = frozenset({"PA", "RGBa"})
 """Other modes with transparency that Pillow can convert."""
 
@@ -241,11 +241,7 @@ def _content(source: Source) -> bytes | Path:
     if isinstance(source, str | PathLike):
         return Path(source)
     if isinstance(source, PillowImage):
-        file, picture = BytesIO(), source
-        if source.mode not in PNG_MODES:
-            picture = source.convert("RGBA" if source.mode in ALPHA_MODES else "RGB")
-        picture.save(file, "png")
-        return file.getvalue()
+        return _png(source)
     content = source.read() if isinstance(source, BinaryFile) else None
     if not isinstance(content, bytes):
         kind = type(source).__name__
@@ -254,6 +250,25 @@ def _content(source: Source) -> bytes | Path:
             f"received {kind}"
         )
     return content
+
+
+def _png(picture: PillowImage) -> bytes:
+    """Return a PNG file of the picture, upright as its EXIF orientation says.
+
+    Raises TypeError for a picture of floating-point numbers, whose range is not known.
+    """
+    from PIL import ImageOps  # Pillow is there, because the caller has one of its pictures
+
+    if picture.mode == "F":
+        raise TypeError("a picture of mode F has no known range; convert it to L, I;16 or RGB")
+    upright: PillowImage = ImageOps.exif_transpose(cast("Any", picture))
+    if upright.mode == "I":
+        upright = upright.convert("I;16")
+    elif upright.mode not in PNG_MODES:
+        upright = upright.convert("RGBA" if upright.mode in ALPHA_MODES else "RGB")
+    file = BytesIO()
+    upright.save(file, "png")
+    return file.getvalue()
 
 
 def sentiment(texts: Sequence[str], options: SentimentOptions) -> Call[list[list[Emotion]]]:
