@@ -95,6 +95,24 @@ def test_several_detections_of_a_row_are_no_batch() -> None:
     assert trial.independent is False
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [lambda rows: rows.mean() > 0, lambda rows: np.abs(rows).max() > 0.5],
+    ids=["mean", "largest"],
+)
+def test_rows_that_share_a_condition_are_no_batch(
+    condition: Callable[[np.ndarray[Any, Any]], bool],
+) -> None:
+    """Beside a usual row, another usual one would show nothing: both meet the condition."""
+
+    def branch(inputs: Feeds) -> Tensors:
+        rows = np.asarray(inputs["rows"])
+        return {"found": rows * 2 if condition(rows) else rows - 10}
+
+    trial = tried(branch, TensorSpec("found", "float32", (-1, 2)))
+    assert trial.independent is False
+
+
 def test_why_nothing_ran_is_said() -> None:
     """A program that cannot be opened is told from one that takes no shape."""
 

@@ -21,6 +21,7 @@ from paddlepool.making.export.trial_inputs import (
     REALISTIC,
     SECOND,
     Sizes,
+    contrasts,
     described_shapes,
     filled_shapes,
     has_free_sizes,
@@ -398,7 +399,8 @@ def _rows_on_trial(
     Two rows are run alone and, if every input has a free first axis, as one batch. The batch is the
     case if its outputs are finite, else the rows are two cases; cases that are too large are left
     out. The second value is None if an input has no free first axis. Otherwise it is False if the
-    program accepts no row or no batch, and None if an output is a scalar.
+    program accepts no row or no batch, and None if an output is a scalar. It is True if each of the
+    two rows has the same outputs as alone, and so has the first one beside those of contrasts().
     """
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)
@@ -427,7 +429,24 @@ def _rows_on_trial(
     alike = all(
         _is_concatenation(one.outputs[name], other.outputs[name], outputs[name]) for name in outputs
     )
-    return cases, len(lengths) == 1 and alike
+    if len(lengths) > 1 or not alike:
+        return cases, False
+    others = contrasts(spec.inputs, one.inputs)
+    return cases, all(_are_independent(trials, one, other) for other in others)
+
+
+def _are_independent(trials: _Trials, row: Case, other: Tensors) -> bool:
+    """Return whether two rows have the same outputs in a batch as alone.
+
+    Also True if the program refuses the other row, or its outputs are not finite.
+    """
+    alone = trials.outputs(other)
+    if alone is None or not all_finite(alone):
+        return True
+    both = trials.outputs(joined(row.inputs, other))
+    return both is not None and all(
+        _is_concatenation(row.outputs[name], alone[name], both[name]) for name in alone
+    )
 
 
 def _is_small(case: Case) -> bool:

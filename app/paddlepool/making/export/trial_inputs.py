@@ -7,6 +7,7 @@ these peculiarities (docs/decisions/0058).
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -155,6 +156,25 @@ def values(
             array.flat[-1:] = high - 1
         arrays[spec.name] = array.astype(spec.dtype)
     return arrays
+
+
+def contrasts(inputs: Sequence[TensorSpec], row: Tensors) -> list[Tensors]:
+    """Return two rows that differ from `row` as a whole: one of opposite, one of small values.
+
+    A program that decides something by the mean or the largest value of a batch shows it beside one
+    of them.
+    """
+    opposite: dict[str, Array] = {}
+    small: dict[str, Array] = {}
+    for spec in inputs:
+        array: Any = row[spec.name]
+        if spec.dtype.startswith("float"):
+            opposite[spec.name], small[spec.name] = -array, (array / 64).astype(spec.dtype)
+        elif spec.dtype == "bool":
+            opposite[spec.name], small[spec.name] = ~array, np.zeros_like(array)
+        else:
+            opposite[spec.name], small[spec.name] = array.max() - array, np.zeros_like(array)
+    return [opposite, small]
 
 
 def joined(first: Tensors, second: Tensors) -> Tensors:
