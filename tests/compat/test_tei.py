@@ -77,6 +77,14 @@ def test_health_and_info(server: FakeServer) -> None:
     assert "model_type" not in closed.client.get("/info").json()
 
 
+def test_without_a_model_nothing_is_healthy(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.services.registry, "models", [])
+    unhealthy = server.client.get("/health")
+    assert (unhealthy.status_code, unhealthy.json()["error_type"]) == (503, "Unhealthy")
+
+
 def test_the_limit_in_tokens_is_the_models_even_if_it_is_the_default() -> None:
     model = SimpleNamespace(
         name="emotion", config=SimpleNamespace(parameters={"labels": ["sad", "happy"]})

@@ -47,13 +47,13 @@ def opened(
     made: bytes,
     directory: Path,
     dtype: str = "float32",
-    **files: str,
+    **more: Any,
 ) -> Callable[[np.ndarray[Any, Any]], Any]:
     (directory / "program.onnx").write_bytes(made)
     opening: dict[str, Any] = {
         "directory": str(directory), "program": "program.onnx", "format": "onnx", "options": {},
         "threads": 1, "inputs": [{"name": "x", "dtype": dtype}], "program_name": None,
-        **files,
+        **more,
     }  # fmt: skip
     _, handle = open_model(opening)
     return lambda x: handle({}, {"x": x}, ())[1]["0"]
@@ -208,3 +208,31 @@ def test_an_id_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
         assert rows.tolist() == [0, 0, 8, 3, 2, 1]
         with pytest.raises(BackendError, match=f"^x takes ids from -9 to 8, received {wrong}$"):
             run(np.array([[0, 0, 0, 0, 0, wrong]]))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("program_from", ["compiled", "exported", "stored"])
+def test_a_refused_run_leaves_nothing_for_the_next(
+    tmp_path: Path, threads: int, program_from: str
+) -> None:
+    """OpenVINO keeps shapes of such a run: the next one, of the shape before, would be wrong."""
+    made = program(
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Add", ["h", "three"], ["y"]),
+        w=np.eye(6, dtype=np.float32),
+        three=np.zeros((3, 6), np.float32),
+    )
+    export, stored = tmp_path / "export", tmp_path / "stored"
+    files = {} if program_from == "compiled" else {"export": str(export)}
+    run = opened(open_openvino, made, tmp_path, threads=threads, **files)
+    if program_from == "stored":
+        stored.write_bytes(b"a digest\n" + export.read_bytes())
+        run = opened(open_openvino, b"", tmp_path, threads=threads, compiled=str(stored))
+        stored.unlink()  # as programs are that were not used for long
+    export.unlink(missing_ok=True)
+    rows = np.arange(18, dtype=np.float32).reshape(3, 6)
+    for _ in range(3):
+        for values in (rows, -rows):
+            np.testing.assert_array_equal(run(values), values)
+        with pytest.raises(RuntimeError, match="input shapes dim index"):
+            run(rows[:2])

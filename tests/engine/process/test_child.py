@@ -1,18 +1,23 @@
-"""A child process that cannot be started leaves nothing behind."""
+"""A child process whose start fails leaves nothing behind; its end has the right reason."""
 
 import errno
+import itertools
 import os
 import resource
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paddlepool.contracts.errors import BackendError
-from paddlepool.engine.process.child import Child
+from paddlepool.contracts.reasons import Restart
+from paddlepool.engine.process.child import Child, ChildDied
 from paddlepool.engine.process.environment import Limits
 from tests.descriptors import open_descriptors
+from tests.ran import wait_until
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -49,6 +54,27 @@ def test_a_start_without_descriptors_left_keeps_none() -> None:
             break
     assert 8 <= len(codes) < MOST
     assert set(codes) == {errno.EMFILE}
+
+
+def test_a_killed_child_that_the_system_has_not_removed_yet_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a busy machine, the end of a process takes longer than the end of its connection."""
+    with closing(Child(TARGET, {"options": {}})) as child:
+        wait, waits = child._process.wait, itertools.count()
+
+        def waited(timeout: float | None = None) -> int:
+            if next(waits) == 0:
+                raise subprocess.TimeoutExpired("child", timeout or 0.0)
+            return wait(timeout)
+
+        child.put({"x": np.zeros(1, np.float32)})
+        child.kill()
+        wait_until(lambda: b") Z" in Path(f"/proc/{child.pid}/stat").read_bytes())
+        monkeypatch.setattr(child._process, "wait", waited)
+        with pytest.raises(ChildDied) as died:
+            child.send({})
+        assert died.value.reason is Restart.KILLED
 
 
 @pytest.mark.parametrize(

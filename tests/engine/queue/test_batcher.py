@@ -324,6 +324,18 @@ async def test_a_cancelled_job_leaves_the_queue_at_once(bench: Bench) -> None:
     assert bench.take().jobs == (good,)
 
 
+@pytest.mark.parametrize("dispatched", [True, False])
+async def test_a_job_that_its_deadline_cancels_has_expired(bench: Bench, dispatched: bool) -> None:
+    """The timer of its request may come before that of the queue."""
+    late, good = bench.submit(timeout=1.0), bench.submit(timeout=60.0)
+    bench.clock.advance(1.0)
+    assert late.future.cancel()
+    if dispatched:
+        assert bench.take().jobs == (good,)
+    await asyncio.sleep(0)
+    assert bench.rejections == {"expired": 1}
+
+
 async def test_a_job_that_runs_may_be_cancelled(build: Build) -> None:
     """It has left the queue, so nothing is counted; its neighbours in the batch notice nothing."""
     bench = await build(max_rows=4)

@@ -75,5 +75,18 @@ def test_strokes_on_any_ground_have_the_place_and_size_of_mnists_digits(
     assert np.average(columns, weights=weights) == pytest.approx(13.5, abs=0.6)
 
 
-def test_a_plain_picture_has_no_strokes() -> None:
-    assert not drawing(np.full((9, 9, 3), 130, np.uint8), height=28, width=28).any()
+def test_faint_strokes_are_strokes() -> None:
+    """Yellow on white differs by 29 of 255, and noise of 4 beside it is none."""
+    clear, yellow = stroke(light=True, place=30), np.full((200, 240, 3), 255, np.uint8)
+    yellow[clear[..., 0] < 128] = (255, 255, 0)
+    yellow[::9, 5::7] -= 4
+    faint = drawing(yellow, height=28, width=28)
+    assert (faint.astype(int) - drawing(clear, height=28, width=28)).max() < 60
+    assert np.count_nonzero(faint > 128) > 50
+
+
+@pytest.mark.parametrize("level", [130, 250])
+def test_a_plain_picture_has_no_strokes(level: int) -> None:
+    picture = np.full((9, 9, 3), level, np.uint8)
+    picture[4, 4] -= 15
+    assert not drawing(picture, height=28, width=28).any()

@@ -123,6 +123,13 @@ def test_a_lossy_file_is_close(kind: str) -> None:
     assert np.abs(found - pixels).mean() < 2
 
 
+def test_a_mask_as_webp_is_exact() -> None:
+    y, x = np.mgrid[:90, :120]
+    mask = ((x + y) % 256 * (x > 40)).astype(np.uint8)
+    with Image.open(io.BytesIO(encode(mask, format="webp").tobytes())) as image:
+        np.testing.assert_array_equal(np.asarray(image.convert("L")), mask)
+
+
 @pytest.mark.slow
 def test_more_detail_than_webp_holds_is_too_large() -> None:
     """Noise of 20 megapixels: the error names other formats."""

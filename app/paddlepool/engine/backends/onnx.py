@@ -6,8 +6,9 @@ Both need the extra `engines`. OpenVINO can read Paddle programs, but only in th
 import contextlib
 import io
 import json
+import mmap
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -116,36 +117,94 @@ def _model(core: Any, opening: Mapping[str, Any]) -> Any:
     return model
 
 
+Import = Callable[[], Any]
+"""Imports a compiled program as it was before any run."""
+
+
 def _compiled(
     core: Any, settings: Mapping[str, object], opening: Mapping[str, Any]
-) -> tuple[Any, list[str], Mapping[str, int]]:
-    """Return the compiled program, the names of its inputs, and what tables() returns.
+) -> tuple[Any, Import, list[str], Mapping[str, int]]:
+    """Return the compiled program, its import, the names of its inputs, and what tables() returns.
 
     Imports the file `compiled` of `opening`, without reading the program again. Without such a
     file, compiles the program and writes the file `export`. The self-test then judges the imported
     program, which later starts import. Raises the errors of _model().
     """
     if stored := opening.get("compiled"):
-        return _imported(core, settings, Path(stored).read_bytes().partition(b"\n")[2])
+        content = _mapped(Path(stored))
+        content.readline()  # the digest
+        return _imported(core, settings, content)
     model = _model(core, opening)
     # Names of the model before it is compiled: compiling may rename an input after an operator.
     names = [port.get_any_name() for port in model.inputs]
     rows = tables(model)
     compiled = core.compile_model(model, "CPU", settings)
+    facts = json.dumps([names, rows]).encode() + b"\n"
     if not (export := opening.get("export")):
-        return compiled, names, rows
-    content = json.dumps([names, rows]).encode() + b"\n" + compiled.export_model().getvalue()
-    with contextlib.suppress(OSError):  # no room: the next start compiles again
-        Path(export).write_bytes(content)
+        program: bytes | None = None
+
+        def again() -> Any:
+            nonlocal compiled, program
+            if program is None:  # OpenVINO 2026.4 cannot import what an imported program exports
+                program, compiled = compiled.export_model().getvalue(), None
+            return core.import_model(io.BytesIO(program), "CPU", settings)
+
+        return compiled, again, names, rows
+    exported = facts + compiled.export_model().getvalue()
+    try:
+        Path(export).write_bytes(exported)
+        content = _mapped(Path(export))
+    except OSError:  # no room: the next start compiles again
+        content = mmap.mmap(-1, len(exported))
+        content[:] = exported
     return _imported(core, settings, content)
 
 
+def _mapped(file: Path) -> mmap.mmap:
+    """Map a file, which can then be read again also when it has been deleted."""
+    with file.open("rb") as opened:
+        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
 def _imported(
-    core: Any, settings: Mapping[str, object], content: bytes
-) -> tuple[Any, list[str], Mapping[str, int]]:
-    facts, _, program = content.partition(b"\n")
-    names, rows = json.loads(facts)
-    return core.import_model(io.BytesIO(program), "CPU", settings), names, rows
+    core: Any, settings: Mapping[str, object], content: mmap.mmap
+) -> tuple[Any, Import, list[str], Mapping[str, int]]:
+    names, rows = json.loads(content.readline())
+    begin = content.tell()
+
+    def again() -> Any:
+        return core.import_model(io.BytesIO(content[begin:]), "CPU", settings)
+
+    return again(), again, names, rows
+
+
+class _Program:
+    """A compiled program, which is opened again after a run that failed.
+
+    When an operator has refused tensors, OpenVINO 2026.4 keeps some of their shapes. Later runs on
+    the shapes of the run before then give wrong numbers or fail, also in another infer request.
+    """
+
+    def __init__(self, compiled: Any, again: Import) -> None:
+        """`again` imports the program `compiled` anew."""
+        self._again = again
+        self._request = compiled.create_infer_request()
+        self._outputs = range(len(compiled.outputs))
+        self._failed = False
+
+    def run(self, inputs: Tensors) -> list[np.ndarray[Any, Any]]:
+        """Return the outputs, which are valid until the next run. Raises the error of OpenVINO."""
+        if self._failed:
+            self._request = None  # frees the memory of the old program first
+            self._request = self._again().create_infer_request()
+        self._failed = True
+        # In a stream of one thread, infer() raises nothing if an operator refuses the tensors, and
+        # leaves the outputs of the run before (OpenVINO 2026.4). wait() raises in every case.
+        # Nobody changes the tensors, which are in shared memory, before the reply.
+        self._request.start_async(inputs, share_inputs=True)
+        self._request.wait()
+        self._failed = False
+        return [self._request.get_output_tensor(index).data for index in self._outputs]
 
 
 def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handler]:
@@ -179,8 +238,9 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
         # By default, memory grows with each new shape, by 0.4 MB.
         "CPU_RUNTIME_CACHE_CAPACITY": CACHED,
     }
-    compiled, names, rows = _compiled(core, settings, opening)
-    request = compiled.create_infer_request()
+    compiled, again, names, rows = _compiled(core, settings, opening)
+    program = _Program(compiled, again)
+    del compiled  # a program that has failed is freed
     wide = [spec["name"] for spec in opening["inputs"] if spec["dtype"] in ("int64", "uint64")]
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:
@@ -189,10 +249,6 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
             if values.size and (values.max() > INT32.max or values.min() < INT32.min):
                 raise BackendError(f"input {name!r} has integers beyond the 32 bits of OpenVINO")
         check_ids(inputs, rows, from_end=opening.get("format") == "onnx")
-        # In a stream of one thread, infer() raises nothing if an operator refuses the tensors, and
-        # leaves the outputs of the run before (OpenVINO 2026.4). wait() raises in every case.
-        request.start_async({name: inputs[name] for name in names})
-        request.wait()
-        return [request.get_output_tensor(index).data for index in range(len(compiled.outputs))]
+        return program.run({name: inputs[name] for name in names})
 
     return {}, serve(run)

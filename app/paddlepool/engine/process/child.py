@@ -73,7 +73,11 @@ STOPPED_SECONDS = 0.5
 OUTPUT_EVENTS = select.EPOLLIN | select.EPOLLONESHOT
 BLOCK_BYTES = 1 << 16
 DYING_SECONDS = 0.1
-"""How long a process that has closed its socket may take to exit by itself."""
+"""How long a process that has closed its socket may take to begin to exit by itself."""
+EXIT_SECONDS = 1.0
+"""How long it may take from then to its end: on a busy machine, the kernel needs a while."""
+EXITING = 4
+"""Flag of an exiting process in /proc/PID/stat (PF_EXITING in Linux)."""
 
 
 class _Sent(NamedTuple):
@@ -386,12 +390,15 @@ class Child:
 
     def _died(self) -> ChildDied:
         """Return the error to raise after the socket was closed; kill the process if it runs on."""
-        try:
-            code = self._process.wait(timeout=DYING_SECONDS)
-        except subprocess.TimeoutExpired:  # the child has closed its socket but still runs
-            self.kill()
-            return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
-        return ChildDied(exit_reason(code), code)
+        for seconds in (DYING_SECONDS, EXIT_SECONDS):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(timeout=seconds)
+                return ChildDied(exit_reason(code), code)
+            status = self._status()
+            if len(status) > 6 and not int(status[6]) & EXITING:
+                break
+        self.kill()  # the child has closed its socket but still runs
+        return ChildDied(Restart.CORRUPT, -signal.SIGKILL)
 
     def _peer_closed(self) -> bool:
         """Whether the child closed its socket. recv() also returns nothing for an empty message."""

@@ -33,6 +33,10 @@ the rows, and is not sent to a busy instance. The next job that is not `large` t
 and shorter runs."""
 
 
+TIMER_SECONDS = 0.001
+"""Resolution of the event loop's timers, by which a deadline's timer may come early."""
+
+
 class Consumer(Protocol):
     """What the batcher needs of an instance."""
 
@@ -234,7 +238,7 @@ class Batcher:
         for job in jobs:
             self._queues.take(job)
             if job.future.cancelled():
-                self.on_rejected(Rejection.CANCELLED)
+                self.on_rejected(self._why_cancelled(job))
             elif job.deadline <= now:
                 self._expire(job)
             elif not job.future.done():
@@ -362,13 +366,19 @@ class Batcher:
         self._arm_deadline(next_deadline)
 
     def _expire(self, job: Job) -> None:
-        if not job.future.done():
+        # The future is cancelled already if the timer of its request came first.
+        if job.future.cancelled() or not job.future.done():
             self.on_rejected(Rejection.EXPIRED)
             job.fail(DeadlineExceeded("the deadline passed while the job waited in the queue"))
+
+    def _why_cancelled(self, job: Job) -> Rejection:
+        """Return EXPIRED if the job was cancelled because of its deadline, else CANCELLED."""
+        due = self.clock() >= job.deadline - TIMER_SECONDS
+        return Rejection.EXPIRED if due else Rejection.CANCELLED
 
     def _on_job_done(self, job: Job, future: asyncio.Future[object]) -> None:
         """Report a failed or cancelled job, and remove a cancelled one from its queue."""
         if future.cancelled() and self._queues.remove(job):
-            self.on_rejected(Rejection.CANCELLED)
+            self.on_rejected(self._why_cancelled(job))
         if future.cancelled() or future.exception() is not None:
             self.on_failed(self.clock() - job.enqueued)

@@ -270,8 +270,9 @@ ADDRESSES = (b"http://", b"https://", b"ftp://", b"file://")
 def picture_in_base64(value: object, name: str) -> bytes:
     """Decode base64, with or without a `data:` prefix; `name` is the field's, for errors.
 
-    Characters that base64 does not use are ignored. Raises FileMissing if the picture is missing or
-    has 0 bytes, and InvalidParameter for a URL, another type and a wrong length.
+    White space is ignored. Raises FileMissing if the picture is missing or has 0 bytes, and
+    InvalidParameter for a URL, another type, a wrong length and other characters, such as those of
+    URL-safe base64.
     """
     if value is None or value in ("", b""):
         raise FileMissing(f"{name} is missing: the picture, base64")
@@ -284,12 +285,19 @@ def picture_in_base64(value: object, name: str) -> bytes:
     if beginning.startswith(b"data:"):
         text = text[text.find(b",", 0, 256) + 1 :]
     try:
-        picture = base64.b64decode(text)
+        picture = _strictly_decoded(text)
     except binascii.Error:
-        raise InvalidParameter(f"{name} is not base64") from None
+        raise InvalidParameter(f"{name} is not base64 (A-Z, a-z, 0-9, + and /)") from None
     if not picture:
         raise FileMissing(f"{name}: the picture has 0 bytes")
     return picture
+
+
+def _strictly_decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:  # most texts have no white space, and a copy without it takes time
+        return base64.b64decode(b"".join(text.split()), validate=True)
 
 
 def refused(name: str, why: str) -> InvalidParameter:

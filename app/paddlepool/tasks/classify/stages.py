@@ -12,9 +12,11 @@ from paddlepool.tasks.transforms import preprocess
 
 INK_SHARE = 20 / 28
 """The longer side of MNIST's digits, as a share of the picture's side."""
-LEAST_INK = 64
+CLEAR_INK = 64
 """A pixel belongs to a stroke if its brightness differs from the ground's by this or more, of 255.
-"""
+If the strongest stroke is faint, half of its difference is enough."""
+LEAST_INK = 16
+"""A picture whose brightness differs nowhere by this or more has no strokes."""
 
 
 def network_input(pixels: Pixels, values: Mapping[str, Any]) -> Tensors:
@@ -45,19 +47,19 @@ def drawing(picture: Pixels, *, height: int, width: int) -> Pixels:
 
     The result is (height, width, 1), and all 0 if there are no strokes. The ground's brightness is
     the median of the picture's edge. Strokes are darker than a light ground and lighter than a dark
-    one, by at least LEAST_INK. They are scaled so that their longer side is INK_SHARE of the
-    result's shorter side. Their centre of mass is moved to the centre, or as near as they fit.
+    one, by CLEAR_INK or, if all are faint, by less. They are scaled so that their longer side is
+    INK_SHARE of the result's shorter side. Their centre of mass is moved to the centre, or as near
+    as they fit.
     """
     levels = grey(picture)[..., 0].astype(np.int16)
     ground = int(np.median(np.concatenate([levels[0], levels[-1], levels[:, 0], levels[:, -1]])))
     ink = (ground - levels if ground >= 128 else levels - ground).clip(0, 255).astype(np.uint8)
     result = np.zeros((height, width, 1), np.uint8)
-    rows, columns = (
-        np.nonzero((ink >= LEAST_INK).any(1))[0],
-        np.nonzero((ink >= LEAST_INK).any(0))[0],
-    )
-    if not len(rows):
+    strongest = int(ink.max())
+    if strongest < LEAST_INK:
         return result
+    stroke = ink >= min(CLEAR_INK, strongest / 2)
+    rows, columns = np.nonzero(stroke.any(1))[0], np.nonzero(stroke.any(0))[0]
     strokes = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     ratio = min(height, width) * INK_SHARE / max(strokes.shape)
     tall, wide = (max(1, round(side * ratio)) for side in strokes.shape)

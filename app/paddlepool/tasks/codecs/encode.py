@@ -20,6 +20,8 @@ from paddlepool.tasks.codecs.limits import WEBP_PIXELS, WEBP_SIDE, PictureLimits
 from paddlepool.tasks.codecs.picture import Pixels
 
 WEBP_QUALITY = 90
+LOSSLESS_EFFORT = 20
+"""Pillow's `quality` of a lossless WebP: the effort, 0 to 100."""
 JPEG_QUALITY = 90
 WEBP_METHOD = 0
 """libwebp's effort, 0 to 6. Method 1 takes twice as long and makes files 1/8 to 1/3 smaller."""
@@ -55,10 +57,10 @@ def check_output(
 def encode(pixels: Pixels, *, format: str, ready: Iterable[int] = ()) -> Pixels:
     """Encode a grey (H, W), RGB (H, W, 3) or RGBA (H, W, 4) array; return the file's bytes (N,).
 
-    `format` is `png`, `webp` or, without alpha, `jpg`. `ready` may be an iterator that fills in the
-    pixels from top to bottom, and yields the number of rows that are filled in. Raises
-    OutputTooLarge if WebP cannot hold so much detail, MemoryError, and BackendError if OpenCV
-    cannot encode a JPEG.
+    `format` is `png`, `webp` or, without alpha, `jpg`. A grey WebP of up to WEBP_PIXELS, usually a
+    mask, is lossless. `ready` may be an iterator that fills in the pixels from top to bottom, and
+    yields the number of rows that are filled in. Raises OutputTooLarge if WebP cannot hold so much
+    detail, MemoryError, and BackendError if OpenCV cannot encode a JPEG.
     """
     if format == "png":
         return _png(pixels, ready)
@@ -80,8 +82,12 @@ def indexed_png(labels: Pixels, palette: bytes) -> Pixels:
 
 def _webp(pixels: Pixels) -> Pixels:
     file = io.BytesIO()
+    lossless = pixels.ndim == 2 and pixels.size <= WEBP_PIXELS  # takes 16 bytes for each pixel
+    quality = LOSSLESS_EFFORT if lossless else WEBP_QUALITY
     try:
-        Image.fromarray(pixels).save(file, "WEBP", quality=WEBP_QUALITY, method=WEBP_METHOD)
+        Image.fromarray(pixels).save(
+            file, "WEBP", lossless=lossless, quality=quality, method=WEBP_METHOD
+        )
     except ValueError as error:
         if str(error) == "encoding error 1":  # Pillow's text when libwebp is out of memory
             raise MemoryError from None

@@ -34,6 +34,8 @@ LEAVES: Mapping[str, set[type]] = {
 """Python types accepted for each kind of NumPy type. Strings are `str` in JSON, `bytes` in gRPC."""
 
 MAX_AXES = 32
+MAX_VALUES = 10**12
+"""Maximum values of a tensor by its shape, far above what a body can hold."""
 """Maximum axes of a tensor: some NumPy versions create no array with more."""
 
 BASE64 = "base64"
@@ -149,6 +151,8 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
         raise InvalidTensor(
             f"input {name!r}: shape must be a list of at most {MAX_AXES} positive integers"
         )
+    if math.prod(sizes) > MAX_VALUES:  # also keeps long numbers out of other messages
+        raise InvalidTensor(f"input {name!r}: shape has more than {MAX_VALUES:,} values")
     return tuple(sizes)
 
 
@@ -180,7 +184,7 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
     """Convert `data`, a flat list in row-major order or lists nested as deep as the shape.
 
     Raises InvalidTensor if the number, the nesting or the type of the values is wrong, if `dtype`
-    is of integers and cannot hold a value, and for a string with a lone surrogate.
+    cannot hold an integer, and for a string with a lone surrogate.
     """
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} must have data: a list")
@@ -201,7 +205,7 @@ def _from_json(name: str, data: Any, shape: tuple[int, ...], dtype: np.dtype[Any
             f"input {name!r} contains a lone surrogate, which is not a character"
         ) from None
     except OverflowError:
-        bounds = np.iinfo(dtype)
+        bounds = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         raise InvalidTensor(
             f"input {name!r}: {dtype.name} holds {bounds.min} to {bounds.max}"
         ) from None
