@@ -213,6 +213,37 @@ async def test_a_version_that_cannot_be_read_at_the_start_is_loaded_later(
     assert len(factory.opened) == 3
 
 
+async def test_an_empty_model_is_forgotten_when_it_is_removed(
+    tmp_path: Path, empty: ModelRegistry, factory: FakeFactory
+) -> None:
+    """Without a file, all that changes is that its directory is gone."""
+    write_double(tmp_path)
+    (tmp_path / "new").mkdir()
+    bench = Bench(tmp_path, empty, factory)
+    await bench.watcher.load_all()
+    assert not empty.ready()
+    (tmp_path / "new").rmdir()
+    await bench.poll_twice()
+    assert empty.ready()
+    assert {status.name for status in empty.index()} == {"double"}
+
+
+async def test_a_model_that_could_not_be_read_is_forgotten_when_it_is_removed(
+    tmp_path: Path, empty: ModelRegistry, factory: FakeFactory
+) -> None:
+    """Also before the poll that would have loaded it."""
+    for name in ("double", "more"):
+        write_double(tmp_path, name=name)
+    with mode(tmp_path / "more" / "config.toml", 0):
+        bench = Bench(tmp_path, empty, factory)
+        await bench.watcher.load_all()
+    assert not empty.ready()
+    shutil.rmtree(tmp_path / "more")
+    await bench.poll_twice()
+    assert empty.ready()
+    assert {status.name for status in empty.index()} == {"double"}
+
+
 async def test_a_bug_costs_one_model(
     tmp_path: Path, factory: FakeFactory, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from paddlepool.contracts.errors import ConfigError, ModelNotFound, PaddlepoolError
@@ -25,8 +25,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Stamps of one model's files: of its config.toml, and of the manifest of each version."""
+    """Stamps of one model's files: of its config.toml, and of the manifest of each version.
 
+    `exists` is False if the repository has no directory of this model.
+    """
+
+    exists: bool = False
     config: Stamp = None
     versions: Mapping[int, Stamp] = field(default_factory=dict)
 
@@ -109,7 +113,7 @@ class RepositoryWatcher:
                     same = old.versions.items() if old.config == new.config else ()
                     changed = [entry[0] for entry in new.versions.items() if entry not in same]
                     await self._registry.load(name, changed=changed)
-                elif old.versions or name not in now:
+                elif old.versions or not new.exists:
                     await self._registry.unload(name)
             except PaddlepoolError:
                 pass  # logged, and index() has the reason; or the model is gone by now
@@ -128,10 +132,11 @@ class RepositoryWatcher:
         """
         failed = self._registry.failed(name)
         if not failed or None in failed:
-            self._seen[name] = old
+            # It exists: otherwise its removal before the next poll would be no change.
+            self._seen[name] = replace(old, exists=True)
         else:
             stamps = {number: new.versions[number] for number in new.versions.keys() - failed}
-            self._seen[name] = _Seen(new.config, stamps)
+            self._seen[name] = replace(new, versions=stamps)
 
     def _scan(self) -> dict[str, _Seen]:
         seen = {}
@@ -140,7 +145,7 @@ class RepositoryWatcher:
             try:
                 versions = self._repository.versions(name)
                 sealed = {n: _stamp(directory / str(n) / MANIFEST) for n in versions}
-                seen[name] = _Seen(_stamp(directory / "config.toml"), sealed)
+                seen[name] = _Seen(True, _stamp(directory / "config.toml"), sealed)
             except (ModelNotFound, FileNotFoundError):
                 continue  # just removed
             except OSError as error:
