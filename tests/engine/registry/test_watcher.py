@@ -102,12 +102,14 @@ async def test_a_new_model_appears_and_a_removed_one_goes(bench: Bench) -> None:
     await bench.poll_twice()
     assert bench.served() == [("double", 1), ("more", 1)]
     assert bench.registry.ready()
+    assert bench.registry.expected() == ("double", "more", "unfit")
     assert "unfit" in {status.name for status in bench.registry.index()}
     shutil.rmtree(bench.root / "double")
     shutil.rmtree(bench.root / "unfit")
     await bench.poll_twice()
     assert bench.served() == [("more", 1)]
     assert {status.name for status in bench.registry.index()} == {"more"}
+    assert bench.registry.expected() == ("more",)
     assert bench.registry.ready()
 
 

@@ -122,6 +122,9 @@ class FakeRegistry:
     def wanted(self) -> tuple[str, ...]:
         return tuple(sorted({item.name for item in (*self.models, *self.failed)}))  # type: ignore[attr-defined]
 
+    def expected(self) -> tuple[str, ...]:
+        return self.wanted()
+
     def index(self) -> tuple[ModelStatus, ...]:
         ready = [
             ModelStatus(name=model.name, version=model.version, state="READY", reason="")

@@ -22,7 +22,7 @@ class LoadHistory:
     """Remembers for each version whether it is being loaded and why loading it last failed.
 
     If a model as a whole cannot be loaded, that reason applies to each of its versions. Belongs to
-    the event loop; index() and knows() may be called in any thread.
+    the event loop; index(), knows() and failed_models() may be called in any thread.
     """
 
     def __init__(self) -> None:
@@ -63,6 +63,10 @@ class LoadHistory:
     def failed(self, name: str) -> frozenset[int | None]:
         """Return the versions of this model that failed when last loaded; None stands for all."""
         return frozenset(version for model, version in self._failures if model == name)
+
+    def failed_models(self) -> frozenset[str]:
+        """Return the models that failed, or of which a version failed, when last loaded."""
+        return frozenset(name for name, _ in dict(self._failures))
 
     def knows(self, name: str, version: int | None) -> bool:
         """Whether this version (any version if None) is being loaded or failed when last loaded."""

@@ -172,7 +172,8 @@ class ModelRegistry(ServedModels):
                 await self.canaries.find(name, current)
                 # The configuration or the files of the version beside may have changed.
                 await (self.beside.close if changed is None else self.beside.close_trial)(name)
-                # Not earlier: a new model must not make the server unready while it loads.
+                # Not earlier: a new model must not make the server unready while it loads, nor
+                # if it cannot be loaded.
                 self._wanted.add(name)
         for failure in failures:
             if held or not keep or isinstance(failure, OSError):

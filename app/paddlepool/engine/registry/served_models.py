@@ -121,6 +121,14 @@ class ServedModels:
         """Return the models found at the start or loaded later, except those that were unloaded."""
         return tuple(sorted(self._wanted))
 
+    def expected(self) -> tuple[str, ...]:
+        """Return the models that should be served: wanted(), and those that could not be loaded.
+
+        A model that failed while the server ran is not in wanted(): its failure takes nothing from
+        anybody, so the server stays ready.
+        """
+        return tuple(sorted(self._wanted | self._history.failed_models()))
+
     def budget(self) -> ThreadBudget:
         """Return the thread budget of the models that are served now."""
         return thread_budget([model.config for model in self.served()], cores=self._cores)

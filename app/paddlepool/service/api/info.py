@@ -310,7 +310,7 @@ def _reason(group: GroupStatus, choice: Choice) -> str | None:
 def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
     """Return the engine's state for the metrics, an entry for each served version.
 
-    A model without a served version has one entry, which is not ready.
+    A model that should be served but is not has one entry, which is not ready.
     """
     gauges = [
         ModelGauges(
@@ -327,7 +327,7 @@ def read_gauges(registry: ModelRegistry) -> list[ModelGauges]:
         ModelGauges(model=model.name, version=model.version, ready=model.ready())
         for model in registry.composed()
     ]
-    missing = set(registry.wanted()) - {gauge.model for gauge in gauges}
+    missing = set(registry.expected()) - {gauge.model for gauge in gauges}
     newest = {status.name: status.version or 0 for status in reversed(registry.index())}
     gauges += [
         ModelGauges(model=name, version=newest.get(name, 0), ready=False)

@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from paddlepool.engine.registry.registry import ModelRegistry
+from paddlepool.service.api.info import read_gauges
 from paddlepool.settings.server import Settings
-from tests.engine.fakes import FakeFactory, Gate
+from tests.engine.fakes import FakeFactory, Gate, write_double
 from tests.engine.permissions import mode
 from tests.model_files import add_to_config, write_version
 from tests.service.api.fakes import Client, make_app
@@ -98,6 +99,24 @@ async def test_a_model_that_the_system_withholds_is_409(
     assert reply.status_code == 409
     assert reply.json() == {"error": "double: Permission denied: see the log"}
     assert "manifest.json" in caplog.text
+
+
+async def test_a_broken_new_model_has_a_metric_but_does_not_make_the_server_unready(
+    tmp_path: Path, registry: ModelRegistry, client: httpx.AsyncClient
+) -> None:
+    """Otherwise no alert would tell that it cannot be loaded. `unload` ends the metric."""
+    (write_double(tmp_path, 2, name="new") / "2" / "manifest.json").write_text("{", "utf-8")
+
+    def gauges() -> list[tuple[str, int, bool]]:
+        return [(gauge.model, gauge.version, gauge.ready) for gauge in read_gauges(registry)]
+
+    assert gauges() == [("double", 1, True)]
+    assert (await post(client, LOAD.replace("double", "new"))).status_code == 409
+    assert gauges() == [("double", 1, True), ("new", 2, False)]
+    assert (await client.get("/v2/health/ready")).status_code == 200
+    assert (await client.get("/v2/models/new/ready")).status_code == 503
+    assert (await post(client, UNLOAD.replace("double", "new"))).status_code == 200
+    assert gauges() == [("double", 1, True)]
 
 
 async def test_a_load_holds_up_nobody(
