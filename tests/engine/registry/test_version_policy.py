@@ -211,6 +211,37 @@ async def test_a_configuration_that_cannot_be_read_at_start_keeps_every_version_
     assert error.startswith("double: no version is loaded: double/config.toml: it is not TOML")
 
 
+@either_way
+async def test_the_log_says_that_a_model_serves_on_if_its_configuration_cannot_be_read(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.prepare('kind = "all"', 1, 2)
+    await bench.load()
+    bench.choose("count = none")
+    await bench.load()
+    [error] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    reason = "double/config.toml: it is not TOML"
+    assert error.startswith(f"double: serves on; loading it again failed: {reason}")
+
+
+@either_way
+async def test_the_log_says_whether_a_version_that_fails_serves_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.prepare('kind = "all"', 1)
+    await bench.load()
+    (bench.model / "1" / "manifest.json").write_text("{", "utf-8")
+    await bench.load()
+    (write_version(bench.model / "2") / "manifest.json").write_text("{", "utf-8")
+    await bench.load()
+    assert bench.served() == [1]
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [error.partition(": double/")[0] for error in errors] == [
+        "double: version 1 serves on; loading it again failed",
+        "double: version 2 is not served",
+    ]
+
+
 async def test_a_configuration_that_the_system_keeps_from_us_leaves_every_version_serving(
     bench: Bench,
 ) -> None:

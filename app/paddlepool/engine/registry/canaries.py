@@ -109,7 +109,7 @@ class Canaries:
         """
         on_disk = self._repository
         current = None if serves is None else serves.version
-        with history.attempt(name, None):
+        with history.attempt(name, None, serves=serves is not None):
             published = await in_thread("repository", partial(on_disk.versions, name))
             history.consider(name, published)
             if not published:

@@ -10,6 +10,7 @@ from paddlepool.engine.registry.composed import ComposedModel
 from paddlepool.engine.registry.model import ServedModel
 
 NOT_LOADED = "not loaded"
+SERVES_ON = "serves on; loading it again failed"
 UNSEALED = "it has no manifest.json: `paddlepool models seal` writes it"
 
 log = logging.getLogger(__name__)
@@ -31,10 +32,11 @@ class LoadHistory:
         self._considered: dict[str, frozenset[int]] = {}
 
     @contextlib.contextmanager
-    def attempt(self, name: str, version: int | None) -> Iterator[None]:
+    def attempt(self, name: str, version: int | None, *, serves: bool = False) -> Iterator[None]:
         """Mark a version as LOADING during the block; store the reason if the block raises.
 
-        A PaddlepoolError is also logged. The reason of an earlier failure is forgotten at the end.
+        A PaddlepoolError is also logged; `serves` says that the version serves now, and continues
+        to serve if the block raises. The reason of an earlier failure is forgotten at the end.
         """
         key = (name, version)
         self._loading.add(key)
@@ -43,10 +45,7 @@ class LoadHistory:
             yield
         except PaddlepoolError as error:
             reason = error.message
-            action = (
-                "no version is loaded" if version is None else f"version {version} is not served"
-            )
-            log.error("%s: %s: %s", name, action, reason)
+            log.error("%s: %s: %s", name, _outcome(version, serves), reason)
             raise
         except OSError as error:
             reason = f"{error.strerror or 'the system refused'}: see the log"  # not the path
@@ -118,6 +117,12 @@ class LoadHistory:
         )
 
 
+def _outcome(version: int | None, serves: bool) -> str:
+    if serves:
+        return SERVES_ON if version is None else f"version {version} {SERVES_ON}"
+    return "no version is loaded" if version is None else f"version {version} is not served"
+
+
 def _status(
     key: Key, model: ServedModel | ComposedModel | None, loading: bool, failure: str | None
 ) -> ModelStatus:
@@ -128,5 +133,5 @@ def _status(
         reason = "its predictors are not running"
     else:
         state = "READY"
-        reason = f"serves on; loading it again failed: {failure}" if failure else ""
+        reason = f"{SERVES_ON}: {failure}" if failure else ""
     return ModelStatus(name=key[0], version=key[1], state=state, reason=reason)

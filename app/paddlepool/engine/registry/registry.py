@@ -213,7 +213,7 @@ class ModelRegistry(ServedModels):
         The caller holds `_composing`: meanwhile, none of its parts is replaced.
         """
         try:
-            with self._history.attempt(name, version):
+            with self._attempt(name, version):
                 files = await self.canaries.read_composed(name, version)
                 model = await self._composer.open(files, {part.name: part for part in parts})
         except BaseException:
@@ -257,7 +257,7 @@ class ModelRegistry(ServedModels):
         _publish() raises; the models are then closed, unless they are served already.
         """
         try:
-            with self._history.attempt(model.name, model.version):
+            with self._attempt(model.name, model.version):
                 others = {} if parts else self._models.get(model.name, {})
                 changes = {model.name: {**others, model.version: model}}
                 changes |= {part.name: {part.version: part} for part in parts}
@@ -333,11 +333,16 @@ class ModelRegistry(ServedModels):
 
     async def _build(self, name: str, version: int) -> ServedModel:
         low_priority = bool(self._models) and not self._starting
-        with self._history.attempt(name, version):
+        with self._attempt(name, version):
             read = partial(self._repository.read, name, version, low_priority=low_priority)
             files = await in_thread(f"{name}@{version} reading", read)
             check_threads(name, files.config, cores=self._cores)
             return await self._opener.open(files, low_priority=low_priority)
+
+    def _attempt(self, name: str, version: int) -> contextlib.AbstractContextManager[None]:
+        """Mark a version as LOADING during the block: see LoadHistory.attempt()."""
+        serves = self.find(name, version) is not None
+        return self._history.attempt(name, version, serves=serves)
 
     async def adopt(self, served: ServedModel, choice: Choice) -> bool:
         """Serve a version with another default group, that of `choice`, without losing a request.
