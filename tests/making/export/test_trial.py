@@ -113,6 +113,15 @@ def test_rows_that_share_a_condition_are_no_batch(
     assert trial.independent is False
 
 
+def test_a_run_without_an_end_ends_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, each of many further runs would take as long."""
+    monkeypatch.setattr("paddlepool.making.export.trial.RUN_SECONDS", 0.0)
+    runs = Mock(side_effect=WorkerCrashed("the run was ended"))
+    with pytest.raises(ExportError, match="did not end within 0 s"):
+        tried(runs, TensorSpec("found", "float32", (-1, 2)))
+    assert runs.call_count == 1
+
+
 def test_why_nothing_ran_is_said() -> None:
     """A program that cannot be opened is told from one that takes no shape."""
 

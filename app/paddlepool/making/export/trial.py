@@ -4,6 +4,7 @@ The outputs of Paddle's native kernels, or of ONNX Runtime for an ONNX program, 
 """
 
 import math
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -238,13 +239,20 @@ class _Trials:
     def outputs(self, inputs: Tensors) -> Tensors | None:
         """Run once and return the outputs; None if the run fails, with `refusal` set.
 
-        Raises ExportError if no predictor can be opened.
+        Raises ExportError if no predictor can be opened, or if the run does not end.
         """
+        began = time.monotonic()
         try:
             return self.run(inputs)
         except ExportError:
             raise
         except PaddlepoolError as error:
+            if time.monotonic() - began >= RUN_SECONDS:  # others would not end, either
+                sizes = ", ".join(f"{name} {list(array.shape)}" for name, array in inputs.items())
+                raise ExportError(
+                    f"a run on {sizes} did not end within {RUN_SECONDS:.0f} s: sealing tries "
+                    "random numbers, and large integers, so no loop may depend on their values"
+                ) from error
             self.refusal = error
             return None
 
