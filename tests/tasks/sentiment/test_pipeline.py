@@ -186,7 +186,7 @@ def test_a_text_that_is_to_be_read_whole_is_not_cut(pipeline: SentimentPipeline)
     """The second of three is one character too long; none of them comes to a job."""
     fits = "难" * 126
     assert len(classify(pipeline, [fits, "我"], truncate=False)) == 2
-    with pytest.raises(TextTooLong, match="text 2 of 3 has more than 128 tokens"):
+    with pytest.raises(TextTooLong, match="text 2 of 3 has 129 tokens, the model reads 128"):
         classify(pipeline, [fits, fits + "难", "我"], truncate=False)
 
 

@@ -245,10 +245,12 @@ def tokenise(
             )
         truncated = bool(encoding.overflowing)
         if truncated and not truncate:
+            received = tokens + sum(len(part.ids) - markers for part in encoding.overflowing)
             raise errors.TextTooLong(
-                f"text {position} of {len(texts)} has more than {lengths[-1]} tokens, which is "
-                "all the model reads, and truncation is not allowed",
+                f"text {position} of {len(texts)} has {received} tokens, the model reads "
+                f"{lengths[-1]}, and truncation is not allowed",
                 limit=lengths[-1],
+                received=received,
             )
         bucket = lengths[bisect_left(lengths, tokens)]
         tokenised.append(Tokenised(ids, tokens, bucket, truncated))
