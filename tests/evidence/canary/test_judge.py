@@ -155,6 +155,9 @@ async def test_an_unreadable_version_is_shown_instead_of_an_older_trial(on_trial
     await on_trial.registry.load("double", changed={3})
     await on_trial.step()
     assert on_trial.status().reason.startswith("version 3 cannot be read: ")
+    assert on_trial.status().state is None
+    states = [(row.version, row.state) for row in on_trial.control.statuses()]
+    assert states == [(2, "testing")]  # in /metrics, each series has a version and a state
 
 
 async def test_a_version_with_another_tokenizer_cannot_be_compared(bench: Bench) -> None:

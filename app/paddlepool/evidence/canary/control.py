@@ -100,10 +100,15 @@ class CanaryControl:
         return self.examples.get(model, ())
 
     def statuses(self) -> list[CanaryStatus]:
-        """Return the latest trial of each served model that has one and the policy canary."""
-        models = {served.name for served in self.registry.all_served()}
-        judged = [name for name in sorted(models) if self.promotions.trials(name)]
-        return [self.status(name) for name in judged if self.promotions.serving(name)]
+        """Return the latest trial of each served model that has one and the policy canary.
+
+        Unlike status(), does so also while a newer version cannot be tried, and without the fields
+        that are not about the trial.
+        """
+        models = sorted({served.name for served in self.registry.all_served()})
+        judged = [name for name in models if self.promotions.serving(name)]
+        trials = [self.promotions.trials(name)[:1] for name in judged]
+        return [status_of(latest, None) for row in trials for latest in row]
 
     async def promote(
         self, model: str, *, by: By = "person", reason: str = "promoted by a person"
