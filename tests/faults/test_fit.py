@@ -24,9 +24,8 @@ engine/backends/paddle_operators.py engine/backends/paddle_profile.py evidence/c
 evidence/comparison/result.py evidence/comparison/search.py evidence/quality/ports.py
 evidence/quality/report.py evidence/quality/run.py making/programs/onnx_graph.py
 models/networks/bert.py models/networks/u2net.py service/api/info.py service/scale/ray.py
-settings/server.py tasks/segment/evaluation.py tasks/segment/foreground.py
-tasks/segment/refine.py tasks/sentiment/evaluation.py
-tasks/sentiment/router.py tasks/task.py
+tasks/segment/evaluation.py tasks/segment/foreground.py tasks/segment/refine.py
+tasks/sentiment/evaluation.py tasks/sentiment/router.py tasks/task.py
 """
 """Modules of more than 100 lines that no fault changes yet."""
 

@@ -150,6 +150,13 @@ def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, word
         ({"api_keys": " , "}, ("PADDLEPOOL_API_KEYS", "words separated by commas")),
         ({"timeout_max_ms": 5}, ("PADDLEPOOL_TIMEOUT_MAX_MS", "timeout_default_ms", "10000")),
         ({"state_file": "/"}, ("PADDLEPOOL_STATE_FILE", "path of a file", "'/'")),
+        ({"quality_data": "/nope"}, ("PADDLEPOOL_QUALITY_DATA", "a directory", "'/nope'")),
+        (
+            {"model_source": "foo://x/y"},
+            ("PADDLEPOOL_MODEL_SOURCE", "'foo' is unknown", "'foo://x/y'"),
+        ),
+        ({"model_source": "é, ,x y"}, ("PADDLEPOOL_MODEL_SOURCE", "s3://bucket/prefix", "'é, ,")),
+        ({"model_source": "s3://"}, ("PADDLEPOOL_MODEL_SOURCE", "a place after ://", "'s3://'")),
         ({"canary_judge": "a"}, ("PADDLEPOOL_CANARY_JUDGE", "needs PADDLEPOOL_REPLICA")),
         (
             {"canary_judge": "a", "replica": "b", "state_file": "off"},
@@ -166,6 +173,15 @@ def test_a_wrong_value_is_named_with_what_it_must_be(
     assert "\n" not in line
     for word in words:
         assert word in line
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", "s3://b/p", "gs://b/p", "hf://u/r", "file:///gone", "/gone", "simplecache::s3://b/p"],
+)
+def test_a_source_need_not_be_there(address: str) -> None:
+    """The server starts with its local models, and reads the source when it is back."""
+    assert Settings(model_source=address).model_source == address
 
 
 def test_a_wrong_option_is_named_as_it_was_typed() -> None:

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -12,6 +13,7 @@ from pydantic import (
     AliasChoices,
     BaseModel,
     BeforeValidator,
+    DirectoryPath,
     Field,
     SecretStr,
     ValidationError,
@@ -251,8 +253,8 @@ class Settings(PluginSettings):
     canary_judge: Annotated[str, Field(pattern="^[A-Za-z0-9._-]{0,253}$")] = ""
     """Name of the replica (`PADDLEPOOL_REPLICA`) that alone judges new versions. The others follow
     its verdict, which they read beside `PADDLEPOOL_STATE_FILE`. Unset: each replica judges."""
-    quality_data: Path | None = None
-    """Folder of the labelled data for the conditions `quality` of new versions."""
+    quality_data: DirectoryPath | None = None
+    """Folder of the labelled data for the conditions `quality` of new versions. It must exist."""
 
     api_keys: Keys = ()
     """API keys; a request must carry one of them. Empty, and no file of keys: no key is needed."""
@@ -283,6 +285,24 @@ class Settings(PluginSettings):
         default = info.data.get("timeout_default_ms", 0)
         if default > value:
             raise ValueError(f"must be at least timeout_default_ms, which is {default}")
+        return value
+
+    @field_validator("model_source")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        schemes, mark, place = value.partition("://")
+        if not mark:
+            if value and not (Path(value).is_absolute() or Path(value).is_dir()):
+                raise ValueError("must be an address such as s3://bucket/prefix, or a directory")
+            return value
+        with suppress(ImportError):  # without fsspec, the log says what to install
+            from fsspec import available_protocols
+
+            # fsspec reads an address such as simplecache::s3://bucket/prefix, too.
+            if unknown := set(schemes.split("::")).difference(available_protocols()):
+                raise ValueError(f"the scheme {min(unknown)!r} is unknown; use s3, gs, hf or file")
+        if not place:
+            raise ValueError("must name a place after ://, such as s3://bucket/prefix")
         return value
 
     @field_validator("state_file")
