@@ -1,6 +1,7 @@
 """What a person may do: promote, reject, roll back; and which version serves at the start."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,59 @@ async def test_the_policy_may_be_set_while_the_newest_version_serves(bench: Benc
     write_config(model, text + POLICY)
     await bench.registry.load("double")
     assert (bench.served(), bench.registry.canaries.all()) == ([2], ())
+
+
+@pytest.mark.parametrize("absent", [True, False])
+async def test_other_files_of_a_promoted_version_are_judged(on_trial: Bench, absent: bool) -> None:
+    """While they are absent or on trial, the version before answers, also after a restart."""
+    await on_trial.control.promote("double")
+    await republish(on_trial, program=b'{"program": 2}', absent=absent)
+    assert (on_trial.served(), on_trial.status().serving) == ([1], 1)
+    await on_trial.step()
+    assert (on_trial.status().state, on_trial.status().compared) == ("testing", 0)
+    await on_trial.stop()
+    await on_trial.start()
+    await on_trial.step()
+    assert (on_trial.served(), on_trial.status().state) == ([1], "testing")
+    assert (await on_trial.requests(40)).state == "promoted"
+    assert (on_trial.served(), on_trial.status().previous) == ([2], 1)
+    await on_trial.stop()
+    await on_trial.start()
+    assert on_trial.served() == [2]
+
+
+async def test_other_files_of_a_version_without_a_promotion_do_not_serve(bench: Bench) -> None:
+    """Version 2 serves since the first start with this policy."""
+    bench.write(1, 2, 5)
+    await bench.start()
+    assert bench.served() == [2]
+    await republish(bench, program=b'{"program": 2}', absent=False)
+    assert (bench.served(), bench.status().serving) == ([1], 1)
+
+
+async def test_a_promoted_version_that_is_back_serves_at_once(on_trial: Bench) -> None:
+    await on_trial.control.promote("double")
+    await republish(on_trial, program=b'{"program": 1}')
+    assert (on_trial.served(), on_trial.status().serving) == ([2], 2)
+
+
+async def test_other_files_serve_where_there_is_no_other_version(bench: Bench) -> None:
+    model = bench.write(2)
+    await bench.start()
+    shutil.rmtree(model / "2")
+    bench.publish(2, program=b'{"program": 2}')
+    await bench.registry.load("double", changed={2})
+    assert (bench.served(), bench.registry.canaries.all()) == ([2], ())
+
+
+async def republish(bench: Bench, program: bytes, *, absent: bool = True) -> None:
+    """Publish version 2 again; with `absent`, a poll finds before that it was removed."""
+    shutil.rmtree(bench.root / "models" / "double" / "2")
+    if absent:
+        await bench.registry.load("double", changed=())
+        assert (bench.served(), bench.status().serving) == ([1], 1)
+    bench.publish(2, program=program)
+    await bench.registry.load("double", changed={2})
 
 
 def test_few_trials_of_a_model_are_remembered(tmp_path: Path) -> None:

@@ -102,13 +102,14 @@ class Canaries:
     ) -> tuple[tuple[int, ...], int, bool]:
         """Return the versions to try, newest first, and how many of them to serve.
 
+        With the policy "canary", the recorded version is the last one if its files were replaced.
         The third value is whether the model is a composed one. `serves` is the newest version that
         is served now. A part of a composed model with the policy "canary" keeps its version: only a
         load of that model changes it. Raises ManifestError if no version is published,
         ModelNotFound, ConfigError and OSError.
         """
         on_disk = self._repository
-        current = None if serves is None else serves.version
+        current, replaced = None if serves is None else serves.version, False
         with history.attempt(name, None, serves=serves is not None):
             published = await in_thread("repository", partial(on_disk.versions, name))
             history.consider(name, published)
@@ -125,7 +126,20 @@ class Canaries:
                     current = serving.parts.get(name)
             elif serving is not None:
                 current = serving.version
-            return *policy.choose(published, current), bool(config.parts)
+                replaced = await in_thread("repository", partial(self._replaced, serving))
+            candidates, count = policy.choose(published, current)
+            if replaced and policy.kind == "canary":
+                # These files must prove themselves, unless no older version can be served.
+                candidates = (*candidates[1:], *candidates[:1])
+            return candidates, count, bool(config.parts)
+
+    def _replaced(self, serving: Serving) -> bool:
+        """Whether the version that should serve has other files than those that were recorded."""
+        if serving.sha256:
+            with contextlib.suppress(ManifestError, ModelNotFound):  # its load gives the reason
+                found = self._repository.fingerprint(serving.model, serving.version)
+                return found != serving.sha256
+        return False
 
     def _whole_of(self, name: str) -> str | None:
         """Return the composed model with which a part is judged, or None.
@@ -193,14 +207,19 @@ class Canaries:
         """Look for a published version newer than `model`, which serves now; all() then returns it.
 
         Does so only for the policy "canary", and then also records that `model` serves, unless
-        there is a record with these parts. With another policy, removes the record. Raises OSError.
+        there is a record with these parts; of the recorded version, it records the fingerprint.
+        With another policy, removes the record. Raises OSError.
         """
         self.forget(name)
         serving, own = self._promotions.serving(name), model.version_set
         if model.config.version_policy.kind == "canary":
+            recorded = serving
             if serving is None or serving.parts.keys() != own.parts.keys():
                 at = 0.0 if serving is None else serving.at
                 serving = Serving(model=name, version=own.version, parts=dict(own.parts), at=at)
+            if serving.version_set == own and not own.parts:
+                serving = serving.model_copy(update={"sha256": model.sha256()})
+            if serving != recorded:
                 await in_thread("promotions", partial(self._promotions.serve, name, serving))
             newest = await in_thread("repository", partial(self._newest_set, name, own))
             if newest != own:

@@ -25,14 +25,16 @@ def promotions_path(state_file: Path | None) -> Path | None:
 class Serving(BaseModel):
     """The version of a model that serves, and the `previous` one, which a promotion has replaced.
 
-    `at` is the time of the last decision, in seconds since 1970; 0 before the first. `parts` and
-    `previous_parts` are the versions of the parts of a composed model, by model.
+    `sha256` is the fingerprint of the version's files; empty if it is unknown, or the model is
+    composed. `at` is the time of the last decision, in seconds since 1970; 0 before the first.
+    `parts` and `previous_parts` are the versions of the parts of a composed model, by model.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     version: int
+    sha256: str = ""
     previous: int | None = None
     at: float = 0.0
     parts: dict[str, int] = {}
@@ -75,8 +77,10 @@ class Promotions:
         self.refresh()
         for trial in tuple(self._trials):
             serving = self._serving.get(trial.model)
-            serves = serving is not None and serving.version_set == trial.version_set
-            if serves and trial.state in UNFINISHED:
+            if serving is None or trial.state not in UNFINISHED:
+                continue
+            same_files = serving.sha256 in ("", trial.sha256)
+            if same_files and serving.version_set == trial.version_set:
                 # A server was killed after it had recorded the promotion.
                 self._replace(replace(trial, state="promoted", reason="promoted before a restart"))
 

@@ -69,23 +69,25 @@ class CanaryControl:
             whole = self.promotions.whole_of(model)
             hint = f"; it is judged as a part of {whole}" if whole else ""
             raise CanaryConflict(f"the version policy of {model} is not canary{hint}")
+        served = self.registry.newest(model)
+        # It is not the recorded version if that is not published or cannot be loaded.
+        now = serving.version_set if served is None else served.version_set
         facts: dict[str, Any] = {
-            "serving": serving.version,
+            "serving": now.version,
             "previous": serving.previous,
-            "serving_parts": serving.parts,
+            "serving_parts": dict(now.parts),
             "previous_parts": serving.previous_parts,
         }
         trials = self.promotions.trials(model)
         canary = next((row for row in self.registry.canaries.all() if row.name == model), None)
         reason = ""
         if canary is not None and canary.problem:
-            text = canary.version_set.text(model, serving.version_set)
+            text = canary.version_set.text(model, now)
             reason = f"{text if canary.parts else f'version {canary.version}'} {canary.problem}"
             if trials and trials[0].version_set != canary.version_set:
                 trials = []  # of an older version
         if not trials:
             return CanaryStatus(model=model, reason=reason, **facts)
-        served = self.registry.newest(model)
         policy = None if served is None else served.config.version_policy
         if reason and trials[0].state == "testing":
             facts["reason"] = reason  # the trial waits
@@ -218,7 +220,7 @@ class CanaryControl:
         failure to load rejects it, except an OSError. Raises ModelLoadFailed, and ModelNotReady if
         the server is shutting down.
         """
-        before = self.promotions.serving(model)
+        before, current = self.promotions.serving(model), self.registry.newest(model)
         serving = Serving(
             model=model,
             version=versions.version,
@@ -226,8 +228,10 @@ class CanaryControl:
             at=self.wall_clock(),
         )
         if before is not None and trial is not None:
-            replaced = {"previous": before.version, "previous_parts": before.parts}
-            serving = serving.model_copy(update=replaced)
+            now = before.version_set if current is None else current.version_set
+            update = {"previous": now.version, "previous_parts": dict(now.parts)}
+            update["sha256"] = "" if now.parts else trial.sha256
+            serving = serving.model_copy(update=update)
         await self._store(serving)
         try:
             await self.registry.load(model, changed=())

@@ -18,6 +18,7 @@ from paddlepool.models.repository.manifest import (
     ComposedManifest,
     Manifest,
     read_composed_manifest,
+    read_contents,
     read_manifest,
     verify_files,
     verify_listed,
@@ -229,6 +230,15 @@ class ModelRepository:
     def config(self, name: str) -> ModelConfig:
         """Read the model's config.toml. Raises ModelNotFound, ConfigError and OSError."""
         return load_config(self._model_directory(name) / "config.toml")
+
+    def fingerprint(self, name: str, version: int) -> str:
+        """Return the sha256() of a version's manifest, without reading the other files.
+
+        Raises ModelNotFound, ManifestError and OSError.
+        """
+        directory, _ = self._version(name, version)
+        with _faults_of_system():
+            return read_contents(directory).sha256()
 
     def read(self, name: str, version: int, *, low_priority: bool = False) -> ModelFiles:
         """Read and verify one version; with `low_priority`, using a quarter of a core.
