@@ -211,7 +211,7 @@ def test_an_id_that_the_table_lacks_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("program_from", ["compiled", "exported", "stored"])
+@pytest.mark.parametrize("program_from", ["compiled", "exported", "stored", "no room"])
 def test_a_refused_run_leaves_nothing_for_the_next(
     tmp_path: Path, threads: int, program_from: str
 ) -> None:
@@ -224,6 +224,8 @@ def test_a_refused_run_leaves_nothing_for_the_next(
     )
     export, stored = tmp_path / "export", tmp_path / "stored"
     files = {} if program_from == "compiled" else {"export": str(export)}
+    if program_from == "no room":
+        files = {"export": str(tmp_path / "missing" / "export")}
     run = opened(open_openvino, made, tmp_path, threads=threads, **files)
     if program_from == "stored":
         stored.write_bytes(b"a digest\n" + export.read_bytes())

@@ -155,8 +155,7 @@ def _compiled(
         Path(export).write_bytes(exported)
         content = _mapped(Path(export))
     except OSError:  # no room: the next start compiles again
-        content = mmap.mmap(-1, len(exported))
-        content[:] = exported
+        return _imported(core, settings, io.BytesIO(exported))
     return _imported(core, settings, content)
 
 
@@ -167,13 +166,17 @@ def _mapped(file: Path) -> mmap.mmap:
 
 
 def _imported(
-    core: Any, settings: Mapping[str, object], content: mmap.mmap
+    core: Any, settings: Mapping[str, object], content: mmap.mmap | io.BytesIO
 ) -> tuple[Any, Import, list[str], Mapping[str, int]]:
     names, rows = json.loads(content.readline())
     begin = content.tell()
 
     def again() -> Any:
-        return core.import_model(io.BytesIO(content[begin:]), "CPU", settings)
+        content.seek(begin)
+        compiled = core.import_model(io.BytesIO(content.read()), "CPU", settings)
+        if isinstance(content, mmap.mmap):
+            content.madvise(mmap.MADV_DONTNEED)  # its pages would count as memory of the process
+        return compiled
 
     return again(), again, names, rows
 
