@@ -95,7 +95,9 @@ def test_choosing_and_swapping(repository: Path) -> None:
         with server.client() as client:
             metrics = client.get("/metrics").text
             assert infer(client, predictor="first").headers["x-predictor"] == "first"
-        series = 'chosen_by="measured",model="tiny",predictor="fast",version="1"'
+        series = (
+            'chosen_by="measured",instance_group="fast",model="tiny",predictor="fast",version="1"'
+        )
         assert f"paddlepool_default_group_info{{{series}}} 1.0" in metrics
         assert server.stop() == 0
     [stored] = json.loads((repository.parent / "choices.json").read_text())["choices"]
