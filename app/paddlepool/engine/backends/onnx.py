@@ -139,7 +139,6 @@ def _compiled(
     names = [port.get_any_name() for port in model.inputs]
     rows = tables(model)
     compiled = core.compile_model(model, "CPU", settings)
-    facts = json.dumps([names, rows]).encode() + b"\n"
     if not (export := opening.get("export")):
         program: bytes | None = None
 
@@ -150,13 +149,13 @@ def _compiled(
             return core.import_model(io.BytesIO(program), "CPU", settings)
 
         return compiled, again, names, rows
-    exported = facts + compiled.export_model().getvalue()
+    facts = json.dumps([names, rows]).encode() + b"\n"
+    exported = io.BytesIO(facts + compiled.export_model().getvalue())
     try:
-        Path(export).write_bytes(exported)
-        content = _mapped(Path(export))
+        Path(export).write_bytes(exported.getbuffer())
     except OSError:  # no room: the next start compiles again
-        return _imported(core, settings, io.BytesIO(exported))
-    return _imported(core, settings, content)
+        return _imported(core, settings, exported)
+    return _imported(core, settings, _mapped(Path(export)))
 
 
 def _mapped(file: Path) -> mmap.mmap:
@@ -243,7 +242,6 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
     }
     compiled, again, names, rows = _compiled(core, settings, opening)
     program = _Program(compiled, again)
-    del compiled  # a program that has failed is freed
     wide = [spec["name"] for spec in opening["inputs"] if spec["dtype"] in ("int64", "uint64")]
 
     def run(inputs: Tensors) -> list[np.ndarray[Any, Any]]:

@@ -34,9 +34,9 @@ LEAVES: Mapping[str, set[type]] = {
 """Python types accepted for each kind of NumPy type. Strings are `str` in JSON, `bytes` in gRPC."""
 
 MAX_AXES = 32
+"""Maximum axes of a tensor: some NumPy versions create no array with more."""
 MAX_VALUES = 10**12
 """Maximum values of a tensor by its shape, far above what a body can hold."""
-"""Maximum axes of a tensor: some NumPy versions create no array with more."""
 
 BASE64 = "base64"
 """The `content_type` of strings that contain bytes in base64."""
