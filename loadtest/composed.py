@@ -37,7 +37,7 @@ import uvloop
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from harness import ROOT, Server, request, running_server
-from load_clients import FACTOR, HttpWay, arrivals, checked, connected
+from load_clients import FACTOR, Exchange, HttpWay, arrivals, checked, connected
 from tqdm import tqdm
 
 from paddlepool.plugin import (
@@ -177,7 +177,7 @@ async def phase(
 
     async def caller(key: str, lines: int, pause: float, latencies: list[float]) -> None:
         draw, sent = random.Random(f"{seed} {key}"), page_request(lines, key, timeout=30.0)
-        async with connected(port) as exchange:
+        async with connected(port, Exchange) as exchange:
             await asyncio.sleep(draw.uniform(0, pause))
             while time.perf_counter() < end:
                 latencies.append(checked(await exchange.send(sent)).seconds)

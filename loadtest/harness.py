@@ -31,6 +31,7 @@ CLOSED = "the server closed the connection within a reply"
 REQUEST_ERRORS = (OSError, ValueError, IndexError)
 """Exceptions of a client for a failed connection or an invalid reply."""
 STAGE = re.compile(r"(\w+);dur=([\d.]+)")
+LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +95,22 @@ class Connection:
 
 def complete(received: bytearray, began: float) -> Reply | None:
     """Return the reply that began with these bytes, if it has been received completely."""
-    if (split := received.find(b"\r\n\r\n")) < 0:
+    seconds = time.perf_counter() - began
+    if (split := body_of(received)) is None:
         return None
-    status, *lines = received[:split].decode("latin-1").split("\r\n")
+    status, *lines = received[: split - 4].decode("latin-1").split("\r\n")
     fields = (line.partition(":") for line in lines)
     headers = {name.lower(): value.strip() for name, _, value in fields}
-    if len(received) < split + 4 + int(headers.get("content-length", 0)):
+    return Reply(int(status.split()[1]), headers, bytes(received[split:]), seconds)
+
+
+def body_of(received: bytearray) -> int | None:
+    """Return where the body begins in a reply that has been received completely."""
+    if (split := received.find(b"\r\n\r\n")) < 0:
         return None
-    seconds = time.perf_counter() - began
-    return Reply(int(status.split()[1]), headers, bytes(received[split + 4 :]), seconds)
+    found = LENGTH.search(received, 0, split)
+    size = int(found[1]) if found else 0
+    return split + 4 if len(received) >= split + 4 + size else None
 
 
 def send(port: int, request: bytes, *, timeout: float = 60.0) -> Reply:

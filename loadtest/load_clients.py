@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import cast
+from typing import TypeVar, cast
 
 import uvloop
 from harness import (
@@ -26,6 +26,7 @@ from harness import (
     Connection,
     Reply,
     Server,
+    body_of,
     complete,
     meanwhile,
     send,
@@ -59,21 +60,16 @@ class HttpWay:
         return uvloop.run(self._rate(clients, seconds))
 
     async def _rate(self, clients: int, seconds: float) -> float:
-        async def client(exchange: Exchange) -> int:
-            done = 0
-            while not done or time.perf_counter() - began < seconds:
-                checked(await exchange.send(self.request), self.status)
-                done += self.units
-            return done
-
+        port, make = self.server.port, partial(Steady, self.request, self.status)
         async with contextlib.AsyncExitStack() as stack:
-            opening = (
-                stack.enter_async_context(connected(self.server.port)) for _ in range(clients)
-            )
-            exchanges = await asyncio.gather(*opening)
+            steady = [
+                await stack.enter_async_context(connected(port, make)) for _ in range(clients)
+            ]
             began = time.perf_counter()
-            done = await asyncio.gather(*map(client, exchanges))
-            return sum(done) / (time.perf_counter() - began)
+            for client in steady:
+                client.begin(until=began + seconds)
+            done = await asyncio.gather(*(client.ended for client in steady))
+            return self.units * sum(done) / (time.perf_counter() - began)
 
 
 def checked(reply: Reply, status: int = 200) -> Reply:
@@ -154,14 +150,54 @@ class Exchange(asyncio.Protocol):
             self._reply.set_exception(error or ConnectionError(CLOSED))
 
 
+class Steady(asyncio.Protocol):
+    """A client that sends its request again as soon as it has the reply, at little cost.
+
+    `ended` is the number of replies, or raises RuntimeError for another status.
+    """
+
+    def __init__(self, request: bytes, status: int) -> None:
+        self._request, self._expected = request, b"HTTP/1.1 %d " % status
+        self._received, self._replies = bytearray(), 0
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def begin(self, *, until: float) -> None:
+        self._until = until
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if body_of(self._received) is None or self.ended.done():
+            return
+        if not self._received.startswith(self._expected):
+            self.ended.set_exception(RuntimeError(f"reply: {bytes(self._received[:300])!r}"))
+            return
+        self._received.clear()
+        self._replies += 1
+        if time.perf_counter() < self._until:
+            self.transport.write(self._request)
+        else:
+            self.ended.set_result(self._replies)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_exception(error or ConnectionError(CLOSED))
+
+
+P = TypeVar("P", Exchange, Steady)
+
+
 @contextlib.asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Exchange]:
+async def connected(port: int, protocol: Callable[[], P]) -> AsyncIterator[P]:
     """Open a connection; close it after the block, whatever is still to be sent."""
-    _, exchange = await asyncio.get_running_loop().create_connection(Exchange, HOST, port)
+    _, client = await asyncio.get_running_loop().create_connection(protocol, HOST, port)
     try:
-        yield exchange
+        yield client
     finally:
-        exchange.transport.abort()
+        client.transport.abort()
 
 
 def arrivals(
@@ -197,7 +233,8 @@ async def _arrivals(
             async with asyncio.timeout(patience):
                 while free and time.perf_counter() - free[0].used > IDLE_SECONDS:
                     free.popleft().transport.abort()
-                exchange = free.pop() if free else await stack.enter_async_context(connected(port))
+                opening = connected(port, Exchange)
+                exchange = free.pop() if free else await stack.enter_async_context(opening)
                 reply = await exchange.send(request)
                 if not exchange.transport.is_closing():
                     free.append(exchange)

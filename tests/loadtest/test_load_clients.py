@@ -1,15 +1,19 @@
 """The client of many requests a second: it waits for nobody, and tells how each request ended."""
 
 import socket
+import subprocess
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import cast
 
+import harness
 import pytest
 from harness import HOST, request
-from load_clients import arrivals
+from load_clients import HttpWay, arrivals
 
 from tests.http_stub import Server
 
@@ -30,6 +34,8 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             self.rfile.read(int(self.headers["content-length"]))
+        if self.path.endswith("close"):
+            self.close_connection = True
         if self.path.endswith("slow"):
             time.sleep(0.3)
         self.send_response(status)
@@ -60,6 +66,12 @@ def post(path: str, size: int = 2) -> bytes:
     return request("POST", path, b"y" * size, content_type="text/plain")
 
 
+def way(port: int, path: str, *, units: int = 1) -> HttpWay:
+    """A benchmark's request to the stub, whose process it does not use."""
+    server = harness.Server(port, cast("subprocess.Popen[bytes]", None), Path())
+    return HttpWay(server, post(path), units)
+
+
 def test_each_request_ends_with_its_status(port: int) -> None:
     ended = arrivals(port, post("/200", LARGE), rate=5, seconds=1.0)
     assert [reply.status for reply in ended] == [200] * 5
@@ -81,3 +93,22 @@ def test_nobody_waits_for_the_answers_before(port: int) -> None:
     assert time.perf_counter() - began < 0.9
     assert len(ended) == 20
     assert min(reply.seconds for reply in ended) >= 0.3
+
+
+def test_a_client_sends_again_until_the_time_is_over(port: int) -> None:
+    """Replies of 8 MiB arrive in parts."""
+    rate = way(port, "/200", units=3).rate(clients=2, seconds=0.3)
+    assert len(Handler.connections) == 2
+    assert min(Handler.connections.values()) > 1
+    assert rate <= 3 * sum(Handler.connections.values()) / 0.3
+
+
+def test_another_status_ends_the_measurement(port: int) -> None:
+    with pytest.raises(RuntimeError, match="404"):
+        way(port, "/404").rate(clients=2, seconds=5.0)
+    assert sum(Handler.connections.values()) <= 4
+
+
+def test_a_closed_connection_ends_the_measurement(port: int) -> None:
+    with pytest.raises(ConnectionError):
+        way(port, "/200close").rate(clients=1, seconds=5.0)
