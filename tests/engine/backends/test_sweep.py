@@ -116,6 +116,7 @@ DIFFERENCES: dict[str, tuple[list[float], dict[str, list[float]]]] = {
         [0, -64],
         {name: [0, -100] for name in ("onednn", "onnxruntime", "openvino")},
     ),
+    "log_of_sigmoid": ([-2.126928, -20], {"onnxruntime": [-2.126928, -float("inf")]}),
     "relu_of_nan": ([0, 1], {"onnxruntime": [NAN, 1]}),
     "clip_of_nan": ([NAN, 1], {"onednn": [-2, 1], "openvino": [-2, 1]}),
     "cast_beyond": ([0, 255], {"openvino": [255, 0]}),

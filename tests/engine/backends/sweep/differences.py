@@ -17,6 +17,7 @@ def _of(values: list[float], call: Callable[[Any], Any]) -> Callable[[Any], Any]
 def programs() -> Iterator[Program]:
     calls: dict[str, Callable[[Any], Any]] = {
         "log_softmax_low": _of([0.0, -100.0], F.log_softmax),
+        "log_of_sigmoid": _of([-2.0, -20.0], lambda x: paddle.log(F.sigmoid(x))),
         "relu_of_nan": _of([-1.0, 1.0], lambda x: F.relu(paddle.sqrt(x))),
         "clip_of_nan": _of([-1.0, 1.0], lambda x: paddle.clip(paddle.sqrt(x), -2.0, 3.0)),
         "cast_beyond": _of([256.0, -1.5], lambda x: x.astype("uint8")),
