@@ -24,7 +24,7 @@ FOLDER = "compiled"
 EXPORT = "compiled.blob"
 """Name of the file that a predictor exports, in a directory of its own."""
 
-SOURCES = ("onnx.py", "openvino_heads.py", "openvino_rules.py")
+SOURCES = ("onnx.py", "openvino_heads.py", "openvino_integers.py", "openvino_rules.py")
 """Files of this package that decide what OpenVINO compiles."""
 MAX_FILES = 32
 MAX_BYTES = 1 << 30

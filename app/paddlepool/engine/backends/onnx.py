@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from paddlepool.engine.backends.handler import (
     serve,
 )
 from paddlepool.engine.backends.openvino_heads import move_before_enlarging
+from paddlepool.engine.backends.openvino_integers import Limits, check_integers, limits
 from paddlepool.engine.backends.openvino_rules import (
     INT32,
     lost_axes,
@@ -99,11 +100,15 @@ def openvino_runtime() -> Any:
     return imported_openvino()
 
 
-def _model(core: Any, opening: Mapping[str, Any]) -> Any:
-    """Read the program; raise BackendError if OpenVINO would compute it wrongly."""
+def _model(core: Any, opening: Mapping[str, Any]) -> tuple[Any, Limits]:
+    """Read the program; raise BackendError if OpenVINO would compute it wrongly.
+
+    Returns it with the limits of its inputs within which it is computed rightly.
+    """
     program = onnx_bytes(opening)
     model = core.read_model(program)
-    reasons = unsuitable(model) + lost_axes(program)
+    rounded, largest = limits(model)
+    reasons = unsuitable(model) + rounded + lost_axes(program)
     # A derived program (with a name) is known to be right: docs/decisions/0054.
     narrow = processor().remark is not None
     if opening.get("program_name") is None and narrow and saturating(program, model):
@@ -114,17 +119,25 @@ def _model(core: Any, opening: Mapping[str, Any]) -> Any:
         raise BackendError(f"OpenVINO would give wrong numbers: {'; '.join(reasons)}")
     with contextlib.suppress(Exception):  # the program is computed as it is
         move_before_enlarging(model)
-    return model
+    return model, largest
 
 
 Import = Callable[[], Any]
 """Imports a compiled program as it was before any run."""
 
 
+class _Facts(NamedTuple):
+    """Names of the inputs in the order of the program, and what tables() and limits() return."""
+
+    names: list[str]
+    rows: Mapping[str, int]
+    largest: Limits
+
+
 def _compiled(
     core: Any, settings: Mapping[str, object], opening: Mapping[str, Any]
-) -> tuple[Any, Import, list[str], Mapping[str, int]]:
-    """Return the compiled program, its import, the names of its inputs, and what tables() returns.
+) -> tuple[Any, Import, _Facts]:
+    """Return the compiled program, its import, and the facts about its inputs.
 
     Imports the file `compiled` of `opening`, without reading the program again. Without such a
     file, compiles the program and writes the file `export`. The self-test then judges the imported
@@ -134,10 +147,9 @@ def _compiled(
         content = _mapped(Path(stored))
         content.readline()  # the digest
         return _imported(core, settings, content)
-    model = _model(core, opening)
+    model, largest = _model(core, opening)
     # Names of the model before it is compiled: compiling may rename an input after an operator.
-    names = [port.get_any_name() for port in model.inputs]
-    rows = tables(model)
+    facts = _Facts([port.get_any_name() for port in model.inputs], tables(model), largest)
     compiled = core.compile_model(model, "CPU", settings)
     if not (export := opening.get("export")):
         program: bytes | None = None
@@ -148,9 +160,9 @@ def _compiled(
                 program, compiled = compiled.export_model().getvalue(), None
             return core.import_model(io.BytesIO(program), "CPU", settings)
 
-        return compiled, again, names, rows
-    facts = json.dumps([names, rows]).encode() + b"\n"
-    exported = io.BytesIO(facts + compiled.export_model().getvalue())
+        return compiled, again, facts
+    line = json.dumps(facts).encode() + b"\n"
+    exported = io.BytesIO(line + compiled.export_model().getvalue())
     try:
         Path(export).write_bytes(exported.getbuffer())
     except OSError:  # no room: the next start compiles again
@@ -166,8 +178,8 @@ def _mapped(file: Path) -> mmap.mmap:
 
 def _imported(
     core: Any, settings: Mapping[str, object], content: mmap.mmap | io.BytesIO
-) -> tuple[Any, Import, list[str], Mapping[str, int]]:
-    names, rows = json.loads(content.readline())
+) -> tuple[Any, Import, _Facts]:
+    facts = _Facts(*json.loads(content.readline()))
     begin = content.tell()
 
     def again() -> Any:
@@ -177,7 +189,7 @@ def _imported(
             content.madvise(mmap.MADV_DONTNEED)  # its pages would count as memory of the process
         return compiled
 
-    return again(), again, names, rows
+    return again(), again, facts
 
 
 class _Program:
@@ -240,7 +252,7 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
         # By default, memory grows with each new shape, by 0.4 MB.
         "CPU_RUNTIME_CACHE_CAPACITY": CACHED,
     }
-    compiled, again, names, rows = _compiled(core, settings, opening)
+    compiled, again, facts = _compiled(core, settings, opening)
     program = _Program(compiled, again)
     wide = [spec["name"] for spec in opening["inputs"] if spec["dtype"] in ("int64", "uint64")]
 
@@ -249,7 +261,8 @@ def open_openvino(opening: Mapping[str, Any]) -> tuple[Mapping[str, Any], Handle
             values = inputs[name]
             if values.size and (values.max() > INT32.max or values.min() < INT32.min):
                 raise BackendError(f"input {name!r} has integers beyond the 32 bits of OpenVINO")
-        check_ids(inputs, rows, from_end=opening.get("format") == "onnx")
-        return program.run({name: inputs[name] for name in names})
+        check_ids(inputs, facts.rows, from_end=opening.get("format") == "onnx")
+        check_integers(inputs, facts.largest)
+        return program.run({name: inputs[name] for name in facts.names})
 
     return {}, serve(run)

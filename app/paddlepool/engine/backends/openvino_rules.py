@@ -23,7 +23,8 @@ MOVING = frozenset(
         "Parameter", "Result", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Gather",
         "GatherElements", "GatherND", "Slice", "StridedSlice", "Split", "VariadicSplit", "Tile",
         "Broadcast", "Select", "Pad", "Maximum", "Minimum", "ReduceMax", "ReduceMin", "TopK",
-        "ShapeOf", "NonZero", "ReverseSequence", "ScatterNDUpdate", "ScatterElementsUpdate",
+        "ShapeOf", "NonZero", "Identity", "ReverseSequence", "ScatterNDUpdate",
+        "ScatterElementsUpdate",
     ]
 )  # fmt: skip
 """Operators that return values of their inputs, or positions: integers do not become larger."""
