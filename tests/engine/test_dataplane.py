@@ -436,14 +436,19 @@ async def test_a_deadline_counts_from_the_call_and_not_from_the_read_body(
     now = [100.0]
     dataplane = DataPlane(bench.registry, default_models={}, clock=lambda: now[0])
 
+    timeout = 6.0
+
     async def read(served: ServedModel) -> TensorRequest:
         now[0] += 7
-        return tensor_request(row(3), timeout=6)
+        return tensor_request(row(3), timeout=timeout)
 
     with pytest.raises(DeadlineExceeded, match="within the deadline of 6000 ms") as late:
         await dataplane.infer("double", read)
     assert late.value.limit == 6000
     assert "group" not in late.value.message, "it has predictors running"
+    timeout = 1e-6
+    with pytest.raises(DeadlineExceeded, match="within the deadline of 0.001 ms"):
+        await dataplane.infer("double", read)
 
 
 @pytest.mark.parametrize(

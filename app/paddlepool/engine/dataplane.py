@@ -307,8 +307,10 @@ def _too_late(context: ModelContext, timeout: float) -> errors.DeadlineExceeded:
             for status in served.groups()
         ):
             why = f": instance group {group!r} has no predictor running"
-    limit = round(timeout * 1000)
-    return errors.DeadlineExceeded(f"no answer within the deadline of {limit} ms{why}", limit=limit)
+    limit = timeout * 1000
+    return errors.DeadlineExceeded(
+        f"no answer within the deadline of {limit:.6g} ms{why}", limit=round(limit)
+    )
 
 
 def _check_may_start(parts: Iterable[PartOfRequest]) -> None:

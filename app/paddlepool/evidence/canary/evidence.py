@@ -164,11 +164,15 @@ def _wrong(outputs: Tensors, expected: Tensors) -> str:
 def unlike(served: ServedModel, current: ServedModel) -> str:
     """Return why the inputs of requests to `current` cannot test `served`; "" if they can."""
     if served.inputs != current.inputs:
-        return f"its inputs differ from those of version {current.version}"
-    if [spec.name for spec in served.outputs] != [spec.name for spec in current.outputs]:
-        return f"its outputs differ from those of version {current.version}"
-    own, base = (_pipeline_files(model.manifest) for model in (served, current))
-    different = sorted(name for name in {**own, **base} if own.get(name) != base.get(name))
+        return f"its inputs differ in name, type or shape from those of version {current.version}"
+    own, base = ([spec.name for spec in model.outputs] for model in (served, current))
+    if own != base:
+        return (
+            f"its outputs are named {', '.join(own)}, those of version {current.version} "
+            f"{', '.join(base)}"
+        )
+    files, others = (_pipeline_files(model.manifest) for model in (served, current))
+    different = sorted(name for name in {**files, **others} if files.get(name) != others.get(name))
     if different:
         return (
             f"its {different[0]} differs from that of version {current.version}: requests are "
