@@ -447,7 +447,7 @@ async def test_a_deadline_counts_from_the_call_and_not_from_the_read_body(
     assert late.value.limit == 6000
     assert "group" not in late.value.message, "it has predictors running"
     timeout = 1e-6
-    with pytest.raises(DeadlineExceeded, match="within the deadline of 0.001 ms"):
+    with pytest.raises(DeadlineExceeded, match=r"within the deadline of 0\.001 ms"):
         await dataplane.infer("double", read)
 
 

@@ -187,18 +187,29 @@ def test_what_is_broken_behind_another_request_is_refused_in_its_turn(broken: by
     answers(replies(GET % 1 + broken, GET % 2), [b"/1 0>", b"invalid_request"])
 
 
-REFUSED = {
-    401: b"POST /sentiment HTTP/1.1\r\n" + HOST + CHUNKED,
-    404: b"POST /nothing HTTP/1.1\r\n" + KEYED + CHUNKED,
-    413: b"POST /sentiment HTTP/1.1\r\n" + KEYED + b"Content-Length: 9999999\r\n\r\n",
-}
+EXPECTING = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
 
 
-@pytest.mark.parametrize("status", REFUSED)
-async def test_nothing_is_parsed_behind_an_early_refusal(status: int) -> None:
+def test_a_connection_is_kept_if_the_expected_body_came() -> None:
+    received = replies(POST + EXPECTING, b"12", GET % 3)
+    assert received.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+    assert received.index(b"/body 2>") < received.index(b"/3 0>")
+    assert b"close" not in received
+
+
+REFUSED = (
+    (401, b"POST /sentiment HTTP/1.1\r\n" + HOST + CHUNKED),
+    (404, b"POST /nothing HTTP/1.1\r\n" + KEYED + CHUNKED),
+    (404, b"POST /nothing HTTP/1.1\r\n" + KEYED + EXPECTING),
+    (413, b"POST /sentiment HTTP/1.1\r\n" + KEYED + b"Content-Length: 9999999\r\n\r\n"),
+)
+
+
+@pytest.mark.parametrize(("status", "refused"), REFUSED)
+async def test_nothing_is_parsed_behind_an_early_refusal(status: int, refused: bytes) -> None:
     state, line = ServerState(), Transport()
     protocol = opened(make_app(settings=make_settings(api_keys=("k",))), line, state)
-    protocol.data_received(REFUSED[status])
+    protocol.data_received(refused)
     await asyncio.wait(state.tasks, timeout=20)
     assert line.written.startswith(b"HTTP/1.1 %d " % status)
     assert line.ended

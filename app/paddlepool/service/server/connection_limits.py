@@ -199,10 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.app = partial(refuse_crowded, self.limits.replica) if crowded else self._application
         super().on_headers_complete()  # raises on an invalid target
         self._in_body = True
-        # After a rejection before `100 Continue`, a client may or may not send the body. The start
-        # of the next request is then unknown, so the connection is not kept.
-        keeps = self.cycle.keep_alive and not (self.expect_100_continue or tunnel)
-        self._keeps_alive = self.cycle.keep_alive = keeps
+        self._keeps_alive = self.cycle.keep_alive = self.cycle.keep_alive and not tunnel
         self._ended = tunnel
         self._body_framing = b""
         if offer and length != 0:
@@ -217,9 +214,10 @@ class LimitedProtocol(HttpToolsProtocol):
             return
         elapsed = self.loop.time() - self._began
         self._arm_deadline(max(0.0, self.limits.receive_timeout_seconds - elapsed))
-        if length is None or length > sending.LINGER_BYTES:
+        if length is None or length > sending.LINGER_BYTES or self.expect_100_continue:
             # A reply before the body is complete is a rejection. The rest of a chunked or long body
-            # is not read, so the connection must end.
+            # is not read, and after a rejection before `100 Continue` a client may or may not send
+            # the body. The connection must end, unless the body arrives first.
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
