@@ -134,6 +134,32 @@ def test_the_limit_is_the_longest_side(server: Server, tmp_path: Path) -> None:
     assert (refused.value.limit, refused.value.received) == (640, 641)
 
 
+@pytest.mark.parametrize(
+    ("size", "options", "widths", "shape"),
+    [
+        ((300, 40), {}, "steps", (480, 64)),
+        ((40, 300), {}, "steps", (64, 480)),
+        ((300, 64), {}, "steps", (288, 64)),
+        ((600, 54), {"limit": 320}, "steps", (704, 64)),  # reduced, it would be 29 pixels high
+        ((1200, 30), {}, "steps", (1280, 32)),  # not beyond `most_side`
+        ((300, 40), {"limit": 320, "limit_type": "max"}, "steps", (288, 32)),
+        ((300, 40), {}, "paddlex", (288, 32)),
+    ],
+)
+def test_a_page_of_one_line_is_enlarged(
+    server: Server,
+    tmp_path: Path,
+    size: tuple[int, int],
+    options: dict[str, Any],
+    widths: str,
+    shape: tuple[int, int],
+) -> None:
+    """PaddleX's own input stays as it is."""
+    model = info(tmp_path, most_side=1280, widths=widths)
+    _, context = server.ask(model, encoded(page([], *size)), **options)
+    assert context.shapes["detect"] == [[(1, 3, *reversed(shape))]]
+
+
 @pytest.mark.parametrize("quarters", [0, 1])
 @pytest.mark.parametrize("widths", ["steps", "paddlex"])
 def test_a_photograph_is_reduced_before_it_is_read(

@@ -23,6 +23,8 @@ from paddlepool.tasks.transforms.labels import characters_of
 
 DETECT, RECOGNISE, ORIENT = "detect", "recognise", "orient"
 ANGLES = {"0", "90", "180", "270"}
+LEAST_SIDE = 64
+"""Shorter side of the detector's input, in pixels; as PaddleX's pipeline by default."""
 
 
 class Parameters(BaseModel):
@@ -101,6 +103,15 @@ class Parts:
         if "limit" in requested:
             requested.setdefault("limit_type", "max")
         return own | chosen | requested
+
+    def least_side(self, payload: OcrRequest) -> int:
+        """Return the least shorter side of the detector's input; 0 for PaddleX's own input.
+
+        The picture of a single line would otherwise be too low for the detector, or be squeezed to
+        a multiple of 32.
+        """
+        exact = payload.limit_type is not None or self.parameters.widths == "paddlex"
+        return 0 if exact else LEAST_SIDE
 
 
 def _read(info: ServedModelInfo, postprocess: type[BaseModel]) -> Part:

@@ -131,7 +131,8 @@ class PageReader:
         orienter = self._parts.orienter if self._payload.orientation else None
         detect = self._detector_meta()
         first = detect if orienter is None else {"operations": orienter.config.as_meta()}
-        meta = {"most_side": None, "limits": self._limits, "format": self._payload.format} | first
+        meta: dict[str, Any] = {"limits": self._limits, "format": self._payload.format}
+        meta |= {"most_side": None, "least_side": 0} | first
         png, exact = self._payload.format == "png", self._parts.parameters.widths == "paddlex"
         meta |= {"detector": detect, "whole": png or exact}
         meta |= {"place": place, "most_pages": 1 if self._payload.first_page else MOST_PAGES + 1}
@@ -242,6 +243,7 @@ class PageReader:
         return {
             "operations": operations.as_meta(),
             "most_side": self._parts.parameters.most_side,
+            "least_side": self._parts.least_side(self._payload),
         }
 
     async def _call(

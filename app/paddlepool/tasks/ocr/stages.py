@@ -5,6 +5,7 @@ but warm_up() return the seconds that each stage took. `descriptors[0]` is the p
 picture in it is RGB. The keys of `meta` follow "meta:".
 """
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,9 +43,9 @@ def open_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     `place` is 0, it has the result of pages_of() as `places`, else none. Raises InputError for a
     bad picture, or for one that is too large for a requested PNG.
 
-    meta: limits; operations of the first model; most_side, as for within(); detector (its
-    operations and most_side); whole; format of the result; place, the `page` for decode(); and
-    most_pages, the maximum number of places.
+    meta: limits; operations of the first model; most_side and least_side, as for within();
+    detector (its operations and these sides); whole; format of the result; place, the `page` for
+    decode(); and most_pages, the maximum number of places.
     """
     started = time.perf_counter()
     limits = PictureLimits(**meta["limits"])
@@ -74,7 +75,7 @@ def turn_page(meta: Mapping[str, Any], arrays: Tensors, descriptors: Sequence[in
     """Turn the picture in its memory, and make the detector's `input` from it.
 
     The reply has the new shape. meta: shape of the picture, turns (quarter turns anticlockwise),
-    operations of the detector, and most_side, as for within().
+    operations of the detector, most_side and least_side, as for within().
     """
     del arrays
     started = time.perf_counter()
@@ -176,17 +177,22 @@ def contrasting_ground(picture: Pixels) -> int:
 
 def _tensor(picture: Pixels, meta: Mapping[str, Any]) -> Floats:
     height, width = picture.shape[:2]
-    return prepare(picture, within(height, width, meta["operations"], meta["most_side"]))
+    sides = (meta["most_side"], meta["least_side"])
+    return prepare(picture, within(height, width, meta["operations"], *sides))
 
 
 def reduction(
-    height: int, width: int, operations: Sequence[Sequence[Any]], most_side: int | None
+    height: int,
+    width: int,
+    operations: Sequence[Sequence[Any]],
+    most_side: int | None,
+    least_side: int = 0,
 ) -> int:
     """Return by how much to divide the sides of a page before the detector's `operations`: 1 to 8.
 
     The result is the largest power of 2 that leaves DETAIL times the sides of the detector's input.
     """
-    for _, parameters in within(height, width, operations, most_side):
+    for _, parameters in within(height, width, operations, most_side, least_side):
         if (limit := parameters.get("limit_side_len")) and not parameters.get("image_shape"):
             tall, wide = limited_sides(height, width, limit, parameters["limit_type"])
             times = min(height / tall, width / wide) / DETAIL
@@ -195,12 +201,17 @@ def reduction(
 
 
 def within(
-    height: int, width: int, operations: Sequence[Sequence[Any]], most_side: int | None
+    height: int,
+    width: int,
+    operations: Sequence[Sequence[Any]],
+    most_side: int | None,
+    least_side: int = 0,
 ) -> Sequence[Sequence[Any]]:
-    """Return the operations, changed so that no side of a resized page exceeds `most_side`.
+    """Return the operations, changed so that the sides of a resized page are within these limits.
 
-    A side is rounded to a multiple of 32 after that, and may then exceed it. None means no limit.
-    An operation with a fixed `image_shape` is not changed.
+    No side exceeds `most_side`; a side is rounded to a multiple of 32 after that, and may then
+    exceed it. Within that, the shorter side is at least `least_side`. None means no limit. An
+    operation with a fixed `image_shape` is not changed.
     """
     changed = []
     for name, parameters in operations:
@@ -213,12 +224,10 @@ def within(
                 "max": min(long, limit),
                 "resize_long": limit,
             }[kind]
-            if side > most_side:
-                parameters = {
-                    **parameters,
-                    "limit_type": "resize_long",
-                    "limit_side_len": most_side,
-                }
+            if side > most_side or side * short < least_side * long:
+                # A picture of one line would be too low for the detector.
+                side = min(most_side, max(side, math.ceil(long * least_side / short)))
+                parameters = {**parameters, "limit_type": "resize_long", "limit_side_len": side}
         changed.append((name, parameters))
     return changed
 
