@@ -311,13 +311,6 @@ def _size(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size >= 100_000 else f"{size / 1e3:.1f} kB"
 
 
-ROWS = {
-    True: "independent: requests may share a batch",
-    False: "not independent: each request runs alone",
-    None: "none: the first axis is fixed",
-}
-
-
 def _seal(args: argparse.Namespace) -> int:
     from paddlepool.making.export.seal import seal  # imports onnx
 
@@ -348,7 +341,7 @@ def _seal(args: argparse.Namespace) -> int:
         ("tried on", f"{shapes_of(cases[0].inputs)} ({trial.source})"),
         *(("", shapes_of(case.inputs)) for case in cases[1:]),
         *(("", note) for note in trial.notes),
-        ("rows", ROWS[trial.independent]),
+        ("rows", sealed.rows),
         *((group.name, group.refusal or "right on every input") for group in sealed.groups),
         ("config.toml", "written" if sealed.config else "unchanged"),
     ]

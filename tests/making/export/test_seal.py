@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import numpy as np
@@ -19,7 +20,7 @@ from paddlepool.cli import main
 from paddlepool.contracts.ports import Predictor, PredictorSpec
 from paddlepool.contracts.tensors import TensorSpec
 from paddlepool.engine.backends.process import ProcessBackend
-from paddlepool.making.export.seal import seal
+from paddlepool.making.export.seal import Sealed, seal
 from paddlepool.models.repository.config import InstanceGroup
 from paddlepool.models.repository.layout import ModelRepository
 from paddlepool.models.repository.manifest import read_manifest
@@ -103,6 +104,21 @@ def test_only_independent_rows_are_batched(sealed: Path) -> None:
     assert {
         name: "".join(re.findall(r"max_batch_size = (\d+)", text)) for name, text in texts.items()
     } == sizes
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"), [(-1, "an output is a scalar"), (2, "the first axis of an input is fixed")]
+)
+def test_the_output_says_why_rows_are_none(rows: int, reason: str) -> None:
+    result = Sealed(
+        inputs=(TensorSpec("x", "float32", (rows, 4)),),
+        outputs=(),
+        trial=Mock(independent=None),
+        groups=(),
+        config="",
+        unused=(),
+    )
+    assert result.rows == f"none: {reason}"
 
 
 def test_no_group_of_an_ordinary_program_is_refused(sealed: Path) -> None:

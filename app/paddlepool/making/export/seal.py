@@ -54,6 +54,16 @@ class Sealed:
     config: str
     unused: tuple[str, ...]
 
+    @property
+    def rows(self) -> str:
+        """Whether requests may share a batch, as a phrase."""
+        if self.trial.independent:
+            return "independent: requests may share a batch"
+        if self.trial.independent is False:
+            return "not independent: each request runs alone"
+        free = all(tensor.shape[:1] == (-1,) for tensor in self.inputs)
+        return f"none: {'an output is a scalar' if free else 'the first axis of an input is fixed'}"
+
 
 def seal(
     directory: Path,
