@@ -173,6 +173,7 @@ def test_a_large_program_of_one_size_is_kept_once() -> None:
     trial = tried(enlarged, TensorSpec("y", "float32", (-1, 3000, 3000)))
     assert trial.independent is True
     assert [len(case.inputs["rows"]) for case in trial.selftest.cases] == [1]
+    assert trial.source == "its only size but for the rows"
 
 
 def multiples_of_32(inputs: Feeds) -> Tensors:

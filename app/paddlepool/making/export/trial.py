@@ -107,8 +107,9 @@ def run_trial(
         alone = [_of_one_row(spec, shape) for shape in (*named, *_of(real_inputs))]
         cases, independent = _rows_on_trial(trials, spec, [*_plans(spec, ODD[picture], 1), *alone])
         free = has_free_sizes(spec.inputs)
-        several = independent is None and any(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
-        plans = _plans(spec, SECOND[picture], 2) if free or several else []
+        several_rows = any(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
+        second = free or (several_rows and independent is None)
+        plans = _plans(spec, SECOND[picture], 2) if second else []
         cases += _fullest(trials, plans, CASE_BYTES, seeds=[4])
         if source == INFERENCE_YML:
             tried = [trials.random_case(shape, seed=5, limit=FIRST_CASE_BYTES) for shape in named]
@@ -117,7 +118,8 @@ def run_trial(
             chosen = [trials.case(inputs, source) for inputs in real_inputs]
             chosen += [trials.case(trials.values(shape, seed=5), source) for shape in named]
         if not chosen:
-            source = "a usual size" if free else "its only size"
+            only = "its only size but for the rows" if several_rows else "its only size"
+            source = "a usual size" if free else only
             rows = MANY if independent is False and not picture else FEW
             usual = [*_plans(spec, REALISTIC[picture], rows), *_plans(spec, REALISTIC[picture], 1)]
             most = FIRST_CASE_BYTES if free else math.inf
