@@ -74,6 +74,18 @@ def test_verify_names_the_damage(tmp_path: Path, models: Models) -> None:
     assert intact == ["double", "1", "ok"]
 
 
+def test_a_task_that_does_not_exist_is_a_fault(tmp_path: Path, models: Models) -> None:
+    """As for the server, but no predictor is needed."""
+    config = write_double(tmp_path) / "config.toml"
+    text = config.read_text("utf-8")
+    config.write_text(f'pipeline = "clasify"\n{text}', "utf-8")
+    reason = "double: pipeline is 'clasify', there are classify, ocr, segment, sentiment"
+    assert models("verify", code=1)[1][2].startswith(f"FAILED: {reason}")
+    row = models("list")[1]
+    assert row[2] == "no"
+    assert row[5].startswith(reason)
+
+
 def test_verify_refuses_a_self_test_that_a_server_would_refuse(
     tmp_path: Path, models: Models
 ) -> None:

@@ -29,7 +29,7 @@ from paddlepool.models.repository.manifest import Manifest, read_contents
 from paddlepool.models.repository.selftest import shapes_of
 from paddlepool.models.sources import sync
 from paddlepool.observability.metrics import Metrics
-from paddlepool.tasks.task import agreement_of, load_tasks
+from paddlepool.tasks.task import agreement_of, load_tasks, named_task
 
 DATA = Path("../shared/data")
 ANSWER_CHARACTERS = 2000
@@ -155,6 +155,7 @@ def _list(args: argparse.Namespace) -> int:
                     raise ManifestError(f"unsealed: {UNSEALED}")
                 manifest = read_contents(repository.root / name / str(version))
                 config = repository.config(name)
+                named_task(name, config.pipeline, config.parts)
             except PaddlepoolError as error:
                 rows.append((name, str(version), "no", "-", "-", error.message, "-"))
                 continue
@@ -209,7 +210,9 @@ def _verified(repository: ModelRepository, name: str, version: int, *, run: bool
     The self-test of a composed model opens its parts and answers its sample request. Raises the
     errors of reading the version and of the test.
     """
-    if repository.config(name).parts:
+    config = repository.config(name)
+    named_task(name, config.pipeline, config.parts)
+    if config.parts:
         from paddlepool.cli.composed import tested  # imports the server
 
         composed = repository.read_composed(name, version)

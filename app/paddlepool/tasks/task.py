@@ -129,24 +129,33 @@ def settings_class(tasks: Iterable[Task]) -> type[Settings]:
 def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> Task | None:
     """Return the task that config.toml names as the model's `pipeline`; None if it names none.
 
+    `tasks` defaults to load_tasks(). Raises the errors of named_task().
+    """
+    return named_task(info.name, info.pipeline, info.parts, tasks)
+
+
+def named_task(
+    model: str, pipeline: str | None, parts: Iterable[str], tasks: Mapping[str, Task] | None = None
+) -> Task | None:
+    """Return the task `pipeline` of a model that has these `parts`; None if `pipeline` is None.
+
     `tasks` defaults to load_tasks(). Raises ConfigError as load_tasks() does, if there is no such
     task, or if the model lacks a part that is not optional or has one that the task does not
     declare.
     """
-    if info.pipeline is None:
+    if pipeline is None:
         return None
     tasks = load_tasks() if tasks is None else tasks
-    if info.pipeline not in tasks:
+    if pipeline not in tasks:
         raise ConfigError(
-            f"{info.name}: pipeline is {info.pipeline!r}, there are {', '.join(tasks)}; is the "
+            f"{model}: pipeline is {pipeline!r}, there are {', '.join(tasks)}; is the "
             "package with this task installed?"
         )
-    task = tasks[info.pipeline]
-    parts = set(info.parts) - set(task.optional_parts)
-    if set(task.parts) != parts:
+    task = tasks[pipeline]
+    if set(task.parts) != set(parts) - set(task.optional_parts):
         raise ConfigError(
-            f"{info.name}: the parts of the task {info.pipeline} are "
-            f"{', '.join(task.parts) or 'none'}, config.toml has {', '.join(info.parts) or 'none'}"
+            f"{model}: the parts of the task {pipeline} are "
+            f"{', '.join(task.parts) or 'none'}, config.toml has {', '.join(parts) or 'none'}"
         )
     return task
 
