@@ -30,3 +30,12 @@ def programs() -> Iterator[Program]:
         lambda x: paddle.shape(F.max_pool2d(x, 2, 3, 1, ceil_mode=True)),
         (Input("n 1 5 5"),),
     )
+    # Four normalised values are at most the root of 3.
+    yield Program(
+        "differs_group_norm_of_large",
+        _of(
+            [9999.0, 10000.0, 10001.0, 10003.0],
+            lambda x: F.group_norm(x.reshape([-1, 1, 2, 2]), 1).flatten(1).abs() > 2,
+        ),
+        (ROW,),
+    )
