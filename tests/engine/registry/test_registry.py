@@ -161,7 +161,7 @@ async def test_a_bad_model_does_not_keep_the_others_from_loading(bench: Bench) -
     await registry.load_all()
     assert (await infer(registry)).version == 1
     rows = states(registry)
-    refusal = "broken/config.toml: nonsense: Extra inputs are not permitted"
+    refusal = "broken/config.toml: nonsense: unknown key"
     assert rows["broken", 1] == ("UNAVAILABLE", refusal)
     assert rows["empty", None] == ("UNAVAILABLE", "empty: no version with a manifest is published")
     assert [registry.ready(name) for name in (None, "double", "broken")] == [False, True, False]

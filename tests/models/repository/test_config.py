@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 import paddlepool.models.repository.config as counts_module
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.models.repository.config import (
     ModelConfig,
     VersionPolicy,
+    faults_of,
     load_config,
     processes_for,
 )
@@ -104,6 +106,40 @@ def test_processes_of_more_threads_are_as_many_as_before(
 def test_what_makes_no_sense_is_refused(tmp_path: Path, lines: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         loaded(tmp_path, 'default_group = "auto"\n' + group("a", *lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            "[dynamic_batching]\nmax_batch_size = -1",
+            "dynamic_batching.max_batch_size: Input should be greater than or equal to 0, "
+            "received -1",
+        ),
+        (
+            '[version_policy]\ncount = "/srv/models/x"',
+            "version_policy.count: Input should be a valid integer, unable to parse string as an "
+            "integer, received '…'",
+        ),
+        ("default_grup = 'x'", "default_grup: unknown key"),
+        ("default = true", "default = true needs a pipeline: it is a task's default model"),
+    ],
+    ids=["number", "path", "unknown", "whole"],
+)
+def test_a_fault_names_the_key_and_the_value(tmp_path: Path, text: str, fault: str) -> None:
+    """Clients may read it: it names no absolute path."""
+    with pytest.raises(ConfigError) as refused:
+        loaded(tmp_path, text)
+    assert refused.value.message.partition("config.toml: ")[2] == fault
+
+
+def test_a_fault_leaves_out_a_value_that_may_be_secret() -> None:
+    class Parameters(BaseModel):
+        api_key: int
+
+    with pytest.raises(ValidationError) as refused:
+        Parameters.model_validate({"api_key": "hush"})
+    assert "hush" not in faults_of(refused.value, "parameters")
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,10 @@ def test_a_model_of_paddleseg() -> None:
         (changed(CLASSIFIER, "PreProcess.transform_ops.1", {"Warp\x1b": 1}), "Warp.x1b is not sup"),
         (changed(CLASSIFIER, "PreProcess.transform_ops.1", "Crop"), "list of tables of one key"),
         (changed(CLASSIFIER, "PreProcess.transform_ops.1.CropImage.size", 0), "CropImage.size"),
-        (changed(CLASSIFIER, "PreProcess.transform_ops.1.CropImage.sise", 9), "CropImage.sise"),
+        (
+            changed(CLASSIFIER, "PreProcess.transform_ops.1.CropImage.sise", 9),
+            "CropImage.sise: unknown key. If",
+        ),
         (changed(CLASSIFIER, "PreProcess.transform_ops.0.ResizeImage", {}), "or size is missing"),
         (
             changed(CLASSIFIER, "PreProcess.transform_ops.0.ResizeImage.interpolation", "cubic"),
@@ -181,7 +184,7 @@ def test_a_model_of_paddleseg() -> None:
         ),
         (
             changed(CLASSIFIER, "PreProcess.transform_ops.2.NormalizeImage.order", "chw"),
-            "NormalizeImage.order: Input should be '' or 'hwc'",
+            "NormalizeImage.order: Input should be '' or 'hwc', received 'chw'. If the model needs",
         ),
         (changed(CLASSIFIER, "PreProcess.transform_ops.3", {"KeepKeys": 1}), "last operation"),
         (changed(CLASSIFIER, "PostProcess", {}), "0 operations instead of one"),

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from paddlepool.contracts.errors import ConfigError
 from paddlepool.contracts.ports import ServedModelInfo
 from paddlepool.contracts.resources import available_cores, memory_limit
+from paddlepool.contracts.sentences import sentence
 from paddlepool.models.repository.files import open_plain_file
 
 Table = TypeVar("Table", bound=BaseModel)
@@ -33,6 +35,8 @@ QUALITY = re.compile(r"([a-z0-9_]+) (>=|<=) ([0-9]{1,15}(?:\.[0-9]{1,15})?)")
 """Pattern of a condition on a figure of `models verify --quality`, such as `macro_f1 >= 0.72`."""
 COMPOSED_KEYS = ("pipeline", "default", "version_policy", "parts", "parameters")
 """The keys of a composed model; the others describe a program, which it does not have."""
+SECRET = re.compile("key|token|secret|password")
+"""Matches the names of keys whose text may be secret."""
 CORES = "cores"
 MAX_COUNT = 64
 BYTES_OF_A_PROCESS = 1 << 30
@@ -448,15 +452,32 @@ def _warn_of_removed_key(label: str) -> None:
     log.warning("%s: [dynamic_batching] express_instance was removed and is ignored", label)
 
 
-def faults_of(error: ValidationError, *within: str, whole: str = "file") -> str:
+def faults_of(error: ValidationError, *within: str, whole: str = "") -> str:
     """Describe all wrong keys in one line; `within` is the path of their table.
 
     `whole` names the subject of a fault that has no key, if `within` is empty.
     """
-    return "; ".join(
-        f"{'.'.join(map(str, (*within, *fault['loc']))) or whole}: {fault['msg']}"
-        for fault in error.errors()
-    )
+    faults = []
+    for fault in error.errors(include_url=False):
+        key = ".".join(map(str, (*within, *fault["loc"]))) or whole
+        text = f"{fault['msg'].removeprefix('Value error, ')}{_received(key, fault)}"
+        if fault["type"] == "extra_forbidden":
+            text = "unknown key"
+        faults.append(f"{key}: {text}" if key else text)
+    return "; ".join(faults)
+
+
+def _received(key: str, fault: ErrorDetails) -> str:
+    """Return a clause with the wrong value, if it is a scalar and has a key.
+
+    Clients may read it: absolute paths become "…", and a text that may be secret is left out.
+    """
+    value = fault["input"]
+    secret = isinstance(value, str) and SECRET.search(key.lower())
+    if secret or not (fault["loc"] and isinstance(value, str | int | float)):
+        return ""
+    written = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f", received {sentence(written, longest=80)}"
 
 
 def processes_for(threads: int, *, cores: float, memory_bytes: int) -> int:
