@@ -86,6 +86,15 @@ def test_a_task_that_does_not_exist_is_a_fault(tmp_path: Path, models: Models) -
     assert row[5].startswith(reason)
 
 
+@pytest.mark.parametrize("action", ["verify", "describe"])
+def test_an_unknown_model_is_named_with_the_repository(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    write_double(tmp_path)
+    assert main(["models", action, "nosuch", "--repository", str(tmp_path)]) == 1
+    assert f"no model 'nosuch' is in the repository {tmp_path}" in capsys.readouterr().err
+
+
 def test_verify_refuses_a_self_test_that_a_server_would_refuse(
     tmp_path: Path, models: Models
 ) -> None:

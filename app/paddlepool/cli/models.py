@@ -181,6 +181,8 @@ def _list(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> int:
     repository = shared.open_repository(args.repository)
     _check_quality_options(args)
+    for name in args.names:
+        shared.check_model(repository, name)
     rows = [("MODEL", "VERSION", "RESULT")]
     faults = 0
     for name in args.names or repository.names():
@@ -236,10 +238,12 @@ async def _self_test(files: ModelFiles) -> str:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    if shared.open_repository(args.repository).config(args.model).parts:
+    repository = shared.open_repository(args.repository)
+    shared.check_model(repository, args.model)
+    if repository.config(args.model).parts:
         return _describe_composed(args)
     files = shared.read_model(args)
-    versions = shared.open_repository(args.repository).versions(args.model)
+    versions = repository.versions(args.model)
     manifest, config = files.manifest, files.config
     batching = config.dynamic_batching
     facts = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from paddlepool.contracts.errors import ConfigError, ManifestError
+from paddlepool.contracts.errors import ConfigError, ManifestError, ModelNotFound
 from paddlepool.models.repository import files
 from paddlepool.models.repository.layout import ComposedFiles, ModelFiles, ModelRepository
 from paddlepool.settings.server import Settings, explain
@@ -61,6 +61,15 @@ def open_repository(chosen: Path | None) -> ModelRepository:
     return ModelRepository(repository_root(chosen))
 
 
+def check_model(repository: ModelRepository, name: str) -> None:
+    """Raise ModelNotFound with the name and the directory, which the server's clients may not see.
+
+    Raises ConfigError if the repository cannot be read.
+    """
+    if name not in repository.names():
+        raise ModelNotFound(f"no model {name!r} is in the repository {repository.root}")
+
+
 def read_model(args: argparse.Namespace) -> ModelFiles:
     """Read and verify the version that the options of add_model_options() name.
 
@@ -77,6 +86,7 @@ def read_version(repository: ModelRepository, name: str, version: int | None = N
     for a composed model, ManifestError if no version is published or the version is damaged, and
     OSError.
     """
+    check_model(repository, name)
     versions = repository.versions(name)
     if not versions:
         raise ManifestError(f"{name}: no version with a manifest is published")
@@ -88,6 +98,7 @@ def read_any_version(repository: ModelRepository, name: str) -> ModelFiles | Com
 
     Raises the errors of read_version().
     """
+    check_model(repository, name)
     if not repository.config(name).parts:
         return read_version(repository, name)
     if versions := repository.versions(name):
