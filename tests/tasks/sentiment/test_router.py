@@ -174,6 +174,14 @@ def test_texts_outside_the_limits_are_422_with_the_numbers(
     assert not server.plane.payloads
 
 
+@pytest.mark.parametrize("query", ["?top_k=1", f"?{SECRET}=1", "?model=a&model=b"])
+def test_the_query_has_routing_parameters_once_and_no_others(
+    server: FakeServer, query: str
+) -> None:
+    assert_refused(ask(server, {"text": "好"}, query), "invalid_parameter")
+    assert not server.plane.payloads
+
+
 def test_limits_come_from_the_settings() -> None:
     server = shared_server(text_max_characters=3, text_max_inputs=1)
     assert_refused(ask(server, {"text": "1234"}), "text_too_long", limit=3, received=4)

@@ -167,6 +167,12 @@ async def read_pictures(
     return pictures, _merged(query, _read_parameters(fields, known, "form"), "form")
 
 
+def check_query(request: Request, known: Sequence[str]) -> None:
+    """Raise InvalidParameter if the query has a name that is not in `known`, or one twice."""
+    if request.scope["query_string"]:  # most requests have none, and parsing takes time
+        _read_parameters(request.query_params.multi_items(), known, "query")
+
+
 def json_parameters(
     request: Request, document: Mapping[str, Any], *, known: Sequence[str], content: Sequence[str]
 ) -> dict[str, Any]:

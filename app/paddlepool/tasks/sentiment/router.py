@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import orjson
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -12,6 +12,7 @@ from paddlepool.contracts.ports import RequestOutput
 from paddlepool.engine.dataplane import ready
 from paddlepool.service.api.routes import ROUTING, Routing, RoutingDep, TaskRoute, output_headers
 from paddlepool.service.api.services import Services, ServicesDep
+from paddlepool.service.api.uploads import check_query
 from paddlepool.settings.server import Settings
 from paddlepool.tasks.sentiment.pipeline import (
     SentimentSettings,
@@ -124,15 +125,17 @@ def build_router(settings: Settings) -> APIRouter:
 
 
 async def classify_sentiment(
+    request: Request,
     body: Annotated[SentimentRequest, Body(openapi_examples=EXAMPLES)],
     services: ServicesDep,
     routing: RoutingDep,
 ) -> Response:
     """Classifies `text` or `inputs`. A string gets one list of labels, a list gets one per text."""
+    check_query(request, ROUTING)
     parameters = body.parameters or NO_PARAMETERS
     texts, single = _texts(body)
-    request = TextRequest(texts, parameters.top_k)
-    output = await classify(services, request, _in_one_place(routing, parameters))
+    payload = TextRequest(texts, parameters.top_k)
+    output = await classify(services, payload, _in_one_place(routing, parameters))
     results: tuple[TextScores, ...] = output.value
     replies = [_render(result, parameters) for result in results]
     truncated = "true" if any(result.truncated for result in results) else "false"
