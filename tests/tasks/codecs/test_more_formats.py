@@ -241,7 +241,7 @@ def plain() -> bytes:
         pytest.param(altered(plain(), 277, 7), "7 samples", id="samples"),
         pytest.param(tiff(Image.new("F", (4, 4))), "32 bits in format 3", id="floats"),
         pytest.param(tiff(Image.new("I", (4, 4))), "32 bits in format 2", id="signed"),
-        pytest.param(stored(RAMP, 0), "16 bits", id="sixteen-inverted"),
+        pytest.param(stored(RAMP, 0), "16 bits in which 0 is white", id="sixteen-inverted"),
         pytest.param(stored(RAMP.repeat(2, 2), 1, extra=2), "extra samples 2", id="sixteen-alpha"),
         pytest.param(
             stored(RAMP.repeat(2, 2).astype(np.uint8), 1, planes=2, extra=2),

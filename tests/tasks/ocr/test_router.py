@@ -102,6 +102,12 @@ def test_bad_requests_are_refused(
     assert "red" not in reply.json()["detail"].split()
 
 
+def test_a_picture_of_several_is_named_by_its_number(client: TestClient) -> None:
+    for picture in ("!!", 5):
+        detail = client.post("/ocr", json={"images": [BASE64, picture]}).json()["detail"]
+        assert detail.startswith("picture 2 of images ")
+
+
 def test_a_parameter_stands_in_one_place(client: TestClient) -> None:
     reply = client.post("/ocr?limit=320", json={"image": BASE64, "limit": 320})
     assert reply.status_code == 422

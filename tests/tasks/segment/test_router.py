@@ -220,6 +220,8 @@ CUT_OFF = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n
         ({"content": b"", "headers": {"content-type": "image/png"}}, "file_missing", ""),
         ({"files": [("file", ("a.png", b""))]}, "file_missing", ""),
         ({"files": [("file", (None, b"secret"))]}, "file_missing", ""),
+        ({"files": [("file", (None, b"secret" * 999))]}, "file_missing", "text and no file"),
+        ({"files": [FIRST, ("format", (None, b"x" * 2000))]}, "invalid_parameter", "1024 bytes"),
         ({"files": [("picture", ("a.png", PICTURE))]}, "file_missing", ""),
         ({"files": [FIRST, ("picture", ("b", PICTURE))]}, "file_missing", ""),
         ({"files": [FIRST, FIRST]}, "invalid_parameter", "more than one file for file"),

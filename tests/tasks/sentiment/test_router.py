@@ -1,6 +1,7 @@
 """POST /sentiment: request and reply forms, in the real application over a fake data plane."""
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -172,6 +173,19 @@ def test_texts_outside_the_limits_are_422_with_the_numbers(
 ) -> None:
     assert_refused(ask(server, body), code, **members)
     assert not server.plane.payloads
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ({"inputs": ["好", 1]}, r"body\.inputs\..*1: Input should be a valid string"),
+        ([], "body: Input should be a JSON object"),
+    ],
+)
+def test_the_detail_names_what_the_client_can_mend(
+    server: FakeServer, body: Any, detail: str
+) -> None:
+    assert re.fullmatch(detail, ask(server, body).json()["detail"])
 
 
 @pytest.mark.parametrize("query", ["?top_k=1", f"?{SECRET}=1", "?model=a&model=b"])

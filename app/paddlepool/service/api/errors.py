@@ -355,14 +355,20 @@ def _fault_of_validation(error: RequestValidationError) -> Fault:
                 "The body must be sent with Content-Type: application/json."
             )
         )
+    # Of a value of several possible types, the deepest fault is the one that its client can mend.
+    first = max(
+        (fault for fault in faults if fault["loc"][:2] == faults[0]["loc"][:2]),
+        key=lambda fault: len(fault["loc"]),
+    )
+    faults = [first, *(fault for fault in faults if fault is not first)]
     listed = tuple(map(_described, faults[:20]))
-    context = faults[0].get("ctx", {})
+    context = first.get("ctx", {})
     limits = ("le", "lt", "ge", "gt", "max_length", "min_length")
     return fault_of(
         errors.InvalidParameter(
             "{field}: {message}".format(**listed[0]),
             limit=next((_number(context[name]) for name in limits if name in context), None),
-            received=_number(faults[0].get("input")),
+            received=_number(first.get("input")),
             errors=listed,
         )
     )
@@ -385,6 +391,8 @@ def _described(fault: Mapping[str, Any]) -> dict[str, str]:
     place, message = fault["loc"], str(fault["msg"])
     if fault["type"] == "extra_forbidden":  # an unknown key is a client's word and is left out
         place, message = place[:-1], "Unknown field; /docs lists the known ones"
+    elif fault["type"] in ("model_type", "model_attributes_type"):  # pydantic names our class
+        message = "Input should be a JSON object"
     return {"field": ".".join(map(str, place)), "message": message}
 
 

@@ -60,8 +60,9 @@ def json_object(body: bytes) -> dict[str, Any]:
 async def read_form(request: Request, *, max_files: int, max_fields: int, field_bytes: int) -> Form:
     """Read a request that is a multipart form.
 
-    Raises InvalidParameter for a form that is malformed, exceeds a limit or declares a charset that
-    is not in CHARSETS, and the errors of Exchange.receive().
+    Raises FileMissing for a text of more than `field_bytes` in a field of FILE_FIELDS,
+    InvalidParameter for a form that is malformed, exceeds a limit or declares a charset that is not
+    in CHARSETS, and the errors of Exchange.receive().
     """
     # Checked before the parser looks for the charset's codec.
     charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
@@ -77,7 +78,12 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
     )
     try:
         form = await parser.parse()
-    except MultiPartException:
+    except MultiPartException as error:
+        part = parser._current_part
+        if "exceeded" in error.message and part.field_name in FILE_FIELDS:
+            raise FileMissing(
+                f"the form's field {part.field_name} holds text and no file; {_UPLOAD_HINT}"
+            ) from None
         count = {1: "one file", 2: "two files"}.get(max_files, f"{max_files} files")
         raise InvalidParameter(
             f"the multipart form cannot be read, or has more than {count}, more than {max_fields} "

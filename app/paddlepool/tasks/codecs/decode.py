@@ -366,9 +366,11 @@ def check_kind(body: bytes, place: int = 0) -> int:
     elif colours not in _COLOURS or (colours == _YCBCR and compression != _JPEG):
         what = f"photometric interpretation {colours} and compression {compression}"
         accepted = "grey, RGB, palette, CMYK, YCbCr (YCbCr in JPEG)"
-    elif len(bits) != 1 or not bits <= {1, 2, 4, 8, 16} or formats != {1} or inverted:
+    elif len(bits) != 1 or not bits <= {1, 2, 4, 8, 16} or formats != {1}:
         what = f"samples of {_listed(bits)} bits in format {_listed(formats)}"
-        accepted = "unsigned whole numbers of 1, 2, 4, 8 or 16 bits, with 0 as black in 16 bits"
+        accepted = "unsigned whole numbers of 1, 2, 4, 8 or 16 bits"
+    elif inverted:
+        what, accepted = "16 bits in which 0 is white", "16 bits in which 0 is black"
     elif not 1 <= samples <= MOST_SAMPLES:
         what, accepted = f"{samples} samples a pixel", f"1 to {MOST_SAMPLES}"
     elif not _is_known(

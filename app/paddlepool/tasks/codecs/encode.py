@@ -48,7 +48,7 @@ def check_output(
     if format == "webp" and max(width, height) > WEBP_SIDE:
         raise OutputTooLarge(
             f"WebP holds {WEBP_SIDE:,} pixels a side, the result is {width} x {height}; "
-            "use format=png, output=composite with format=jpg, or size=preview",
+            "use format=png, or output=composite with format=jpg",
             limit=WEBP_SIDE,
             received=max(width, height),
         )

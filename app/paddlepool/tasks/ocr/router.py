@@ -213,7 +213,10 @@ def _pictures(document: Mapping[str, Any]) -> tuple[bytes, ...]:
             limit=MOST_PICTURES,
             received=len(images),
         )
-    return tuple(picture_in_base64(image, "images") for image in images)
+    return tuple(
+        picture_in_base64(image, f"picture {number} of images")
+        for number, image in enumerate(images, 1)
+    )
 
 
 async def _reply(services: Services, output: RequestOutput, form: str) -> Response:
