@@ -39,6 +39,19 @@ def test_an_operation_id_can_name_a_function(schema: dict[str, Any]) -> None:
     assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in ids), ids
 
 
+def test_text_reading_is_described_in_both_forms(schema: dict[str, Any]) -> None:
+    """A generated client must be able to read what PaddleX's request gets."""
+    replies = schema["paths"]["/ocr"]["post"]["responses"]
+    kinds = replies["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert {kind["$ref"].rpartition("/")[2] for kind in kinds} == {"OcrReply", "PaddleXReply"}
+    assert replies["422"]["content"].keys() == {"application/problem+json", "application/json"}
+
+
+def test_every_reference_has_its_schema(schema: dict[str, Any]) -> None:
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
+    assert named <= schema["components"]["schemas"].keys()
+
+
 def texts_of(part: Any, *, in_reply: bool = False) -> Iterator[str]:
     """The summaries and descriptions that the page shows of an opened operation. The schema of a
     reply is behind a tab, and all errors share one row with a text of its own."""
@@ -102,7 +115,11 @@ def test_every_error_status_is_documented_with_its_model(schema: dict[str, Any])
         assert expected <= errors, path
         assert (operation["tags"] == ["compatible"]) == (model not in OURS), path
         for status in errors:
-            [[media_type, content]] = operation["responses"][str(status)]["content"].items()
+            contents = dict(operation["responses"][str(status)]["content"])
+            if path == "/ocr":  # also answers in PaddleX's form
+                other = contents.pop("application/json")["schema"]["$ref"]
+                assert other == "#/components/schemas/PaddleXError"
+            [[media_type, content]] = contents.items()
             assert content["schema"]["$ref"] == f"#/components/schemas/{model}", (path, status)
             assert model in schema["components"]["schemas"]
             kind = "application/problem+json" if model == "Problem" else "application/json"

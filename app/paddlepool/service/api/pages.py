@@ -19,7 +19,14 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from paddlepool.service.api.errors import ErrorCode, Problem, ProtocolError, documented, error_codes
+from paddlepool.service.api.errors import (
+    ErrorCode,
+    PaddleXError,
+    Problem,
+    ProtocolError,
+    documented,
+    error_codes,
+)
 
 STATIC = Path(__file__).parents[2] / "web"
 PAGES: Mapping[str, str] = {"demo": "/", "comparison": "/compare"}
@@ -157,7 +164,7 @@ def document(app: FastAPI, models: Iterable[type[BaseModel]], *, needs_key: bool
             title=app.title, version=app.version, description=app.description, routes=app.routes
         )
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        forms: list[type[BaseModel]] = [Problem, ProtocolError, *models]
+        forms: list[type[BaseModel]] = [Problem, ProtocolError, PaddleXError, *models]
         _, named = models_json_schema(
             [(form, "validation") for form in forms], ref_template=REFERENCE
         )

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from paddlepool.contracts.errors import FileMissing, InvalidParameter, TooManyInputs
 from paddlepool.contracts.ports import RequestOutput
 from paddlepool.engine.dataplane import ready
-from paddlepool.service.api.errors import PADDLEX
+from paddlepool.service.api.errors import ANY_STATUSES, PADDLEX, TASK_STATUSES, documented
 from paddlepool.service.api.routes import (
     ROUTING,
     UNDECLARED_TYPES,
@@ -98,6 +98,15 @@ class OcrReply(BaseModel):
     version: int
 
 
+class PaddleXReply(BaseModel):
+    """The reply to a request in the form of PaddleX's pipeline OCR."""
+
+    logId: str  # noqa: N815
+    errorCode: int = Field(description="0")  # noqa: N815
+    errorMsg: str  # noqa: N815
+    result: dict[str, Any] = Field(description="`ocrResults` and `dataInfo`, as PaddleX's.")
+
+
 def build_router(settings: Settings) -> APIRouter:
     router = APIRouter(tags=["ocr"], route_class=TaskRoute)
     router.add_api_route(
@@ -112,13 +121,14 @@ def build_router(settings: Settings) -> APIRouter:
             200: {
                 "description": "The lines of each picture; in PaddleX's form if the request has "
                 "its member `file`.",
-                "model": OcrReply,
+                "model": OcrReply | PaddleXReply,
                 "content": {
                     _JSON: {"example": EXAMPLE},
                     _TEXT: {"schema": {"type": "string"}},
                     _PNG: {"schema": _BINARY},
                 },
-            }
+            },
+            **_errors(),
         },
         openapi_extra={
             "parameters": query_parameters(OcrOptions, Routing),
@@ -126,6 +136,15 @@ def build_router(settings: Settings) -> APIRouter:
         },
     )
     return router
+
+
+def _errors() -> dict[int | str, dict[str, Any]]:
+    """Describe errors in both forms."""
+    own, others = (documented(*ANY_STATUSES, *TASK_STATUSES, form=form) for form in (None, PADDLEX))
+    return {
+        status: {**error, "content": error["content"] | others[status]["content"]}
+        for status, error in own.items()
+    }
 
 
 async def read_text(request: Request, services: ServicesDep) -> Response:
