@@ -143,6 +143,9 @@ def test_what_no_limit_keeps_exact_is_refused(made: bytes, kind: str, tmp_path: 
             node("Mul", ["x", "c"], ["m"]), node("Abs", ["m"], ["y"]), output=INT64, c=number(3)
         ),
         of_integers(
+            node("Mul", ["x", "c"], ["m"]), node("Equal", ["m", "c"], ["y"]), c=number(0)
+        ),
+        of_integers(
             node("Cast", ["x"], ["f"], to=FLOAT), node("Less", ["f", "c"], ["y"]),
             c=number(3, np.float32),
         ),

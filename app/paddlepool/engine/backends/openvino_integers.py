@@ -113,12 +113,9 @@ def _bound(operator: Any, kind: str, inputs: Sequence[Bound | None]) -> Bound | 
         name = operator.output(0).get_any_name()
         return Bound(frozenset([name]), 1) if _type(operator.output(0)) in INTEGERS else SIZE
     if kind == "Constant":
-        wide = _type(operator.output(0)) in INTEGERS
-        return (
-            Bound(offset=int(np.abs(operator.data, dtype=np.float64).max(initial=0)))
-            if wide
-            else SIZE
-        )
+        if _type(operator.output(0)) not in INTEGERS:
+            return SIZE
+        return Bound(offset=int(np.abs(operator.data, dtype=np.float64).max(initial=0)))
     if not inputs or kind in POSITIONS:
         boolean = kind == "Convert" and _type(operator.input_value(0)) == "boolean"
         return Bound(offset=1) if boolean else SIZE
@@ -153,8 +150,10 @@ def _joined(bounds: Sequence[Bound], combine: Callable[[Iterable[int]], int]) ->
 def _product(first: Bound, second: Bound) -> Bound | None:
     if first.names and second.names:
         return None
-    names, size = (first, second.offset) if first.names else (second, first.offset)
-    return Bound(names.names, names.factor * size, names.offset * size, names.summed)
+    tracked, size = (first, second.offset) if first.names else (second, first.offset)
+    if not size:
+        return Bound()
+    return Bound(tracked.names, tracked.factor * size, tracked.offset * size, tracked.summed)
 
 
 def _sum(bound: Bound | None) -> Bound | None:

@@ -79,7 +79,7 @@ async def read_form(request: Request, *, max_files: int, max_fields: int, field_
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        part = parser._current_part
+        part = parser._current_part  # the exception has only a sentence
         if "exceeded" in error.message and part.field_name in FILE_FIELDS:
             raise FileMissing(
                 f"the form's field {part.field_name} holds text and no file; {_UPLOAD_HINT}"
