@@ -48,6 +48,7 @@ LSTM: dict[str, Any] = {"mode": "LSTM", "num_layers": 1}
         (operator("conv2d", WORDS, data_format="NCHW"), ""),
         (operator("softplus", WORDS, beta=2.0, threshold=20.0), "beta"),
         (operator("logsigmoid", WORDS), "infinite"),
+        (operator("atan2", WORDS, WORDS), "two zeros"),
         (operator("flip", (FREE, 3), axis=[0]), "free size"),
         (operator("flip", (FREE, 3), axis=[1]), ""),
         (operator("floor_divide", WORDS, integer=True), "integers"),

@@ -73,6 +73,7 @@ RULES: Mapping[str, tuple[Callable[[Operator], bool], str]] = {
     ),
     # Written as Log(Sigmoid(x)); ONNX Runtime's sigmoid is off by 1e-7, and 0 below -18.
     "logsigmoid": (lambda _: True, "wrong below -10, infinite below -18"),
+    "atan2": (lambda _: True, "NaN for two zeros"),
     "flip": (_free_flip, "an axis of free size"),
     "floor_divide": (lambda operator: operator.integer, INEXACT),
     **dict.fromkeys(
