@@ -195,7 +195,8 @@ def test_health_and_reflection(full_server: Server) -> None:
         assert {SERVICE, "grpc.health.v1.Health"} <= set(described.get_services())
         file = described.FindFileContainingSymbol(SERVICE)
         assert "ModelInfer" in [method.name for method in file.service[0].method]
-    assert full_server.wait_logged(route=f"/{SERVICE}/ModelInfer")["method"] == "POST"
+    logged = full_server.wait_logged(route="/grpc.health.v1.Health/Check")
+    assert logged["method"] == "POST"
 
 
 def test_who_watches_may_check_the_connection(full_server: Server) -> None:
