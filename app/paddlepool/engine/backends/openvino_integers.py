@@ -32,6 +32,7 @@ FIRST_VALUES = frozenset(
 """Operators that return values of their first input, perhaps with another sign."""
 ARITHMETIC = frozenset(["Add", "Subtract", "Multiply", "CumSum"])
 POSITIONS = frozenset(["ShapeOf", "NonZero"])
+"""Operators that return sizes or positions."""
 EXACT_OPERATORS = ALL_VALUES | FIRST_VALUES | ARITHMETIC | POSITIONS
 ROUNDED_VALUES = frozenset(["Clamp", "Divide", "ReduceMax", "ReduceMin"])
 """Operators that are computed as float32 and return nothing larger than their first input."""
@@ -103,7 +104,7 @@ def check_integers(inputs: Tensors, largest: Limits) -> None:
 def _integers(operator: Any, bounds: Mapping[str, Bound | None]) -> Iterator[Bound | None]:
     for port in operator.inputs():
         source = port.get_source_output()
-        if _type(source) in INTEGERS:
+        if type_of(source) in INTEGERS:
             yield bounds.get(source.get_node().get_friendly_name(), SIZE)
 
 
@@ -111,13 +112,13 @@ def _bound(operator: Any, kind: str, inputs: Sequence[Bound | None]) -> Bound | 
     """Bound of an operator's integer outputs."""
     if kind == "Parameter":
         name = operator.output(0).get_any_name()
-        return Bound(frozenset([name]), 1) if _type(operator.output(0)) in INTEGERS else SIZE
+        return Bound(frozenset([name]), 1) if type_of(operator.output(0)) in INTEGERS else SIZE
     if kind == "Constant":
-        if _type(operator.output(0)) not in INTEGERS:
+        if type_of(operator.output(0)) not in INTEGERS:
             return SIZE
         return Bound(offset=int(np.abs(operator.data, dtype=np.float64).max(initial=0)))
     if not inputs or kind in POSITIONS:
-        boolean = kind == "Convert" and _type(operator.input_value(0)) == "boolean"
+        boolean = kind == "Convert" and type_of(operator.input_value(0)) == "boolean"
         return Bound(offset=1) if boolean else SIZE
     first, *others = inputs
     if kind in FIRST_VALUES or kind in ROUNDED_VALUES:
@@ -163,5 +164,6 @@ def _sum(bound: Bound | None) -> Bound | None:
     return bound._replace(summed=True) if bound.names else SIZE
 
 
-def _type(output: Any) -> str:
+def type_of(output: Any) -> str:
+    """Return OpenVINO's name of the type of an operator's output."""
     return str(output.get_element_type().to_string())

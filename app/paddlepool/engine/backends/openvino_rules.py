@@ -9,6 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from paddlepool.engine.backends.openvino_integers import (
+    ALL_VALUES,
+    FIRST_VALUES,
+    POSITIONS,
+    type_of,
+)
+
 INT32 = np.iinfo(np.int32)
 SENTINEL = 2**62
 """Larger constants mean "to the end" in slices."""
@@ -18,14 +25,9 @@ WIDE = ("i64", "u64")
 REAL = ("f32", "f64", "f16", "bf16")
 ROUNDING = ("Floor", "Ceiling", "Convert")
 
-MOVING = frozenset(
-    [
-        "Parameter", "Result", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Gather",
-        "GatherElements", "GatherND", "Slice", "StridedSlice", "Split", "VariadicSplit", "Tile",
-        "Broadcast", "Select", "Pad", "Maximum", "Minimum", "ReduceMax", "ReduceMin", "TopK",
-        "ShapeOf", "NonZero", "Identity", "ReverseSequence", "ScatterNDUpdate",
-        "ScatterElementsUpdate",
-    ]
+MOVING = (
+    (FIRST_VALUES | ALL_VALUES | POSITIONS | {"Parameter", "ReduceMax", "ReduceMin"})
+    - {"Abs", "Convert", "Negative", "Sign"}
 )  # fmt: skip
 """Operators that return values of their inputs, or positions: integers do not become larger."""
 
@@ -111,7 +113,7 @@ def _computed(model: Any) -> Iterator[str]:
 
 
 def _type(operator: Any) -> str:
-    return str(operator.output(0).element_type.to_string())
+    return type_of(operator.output(0))
 
 
 REPEATING = frozenset(
