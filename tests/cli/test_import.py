@@ -194,7 +194,7 @@ def archived(folder: Path, file: Path) -> Path:
     return Path(shutil.make_archive(str(file), "gztar", folder))
 
 
-@pytest.mark.parametrize("suffix", [".zip", ""])
+@pytest.mark.parametrize("suffix", [pytest.param(".zip", marks=pytest.mark.nightly), ""])
 def test_an_archive_is_as_good_as_its_folder(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:

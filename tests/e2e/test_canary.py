@@ -89,7 +89,10 @@ def test_a_version_is_promoted_and_kept(repository: Path) -> None:
     with start(repository, "1", 20) as server, asking(server, 1, load):
         publish(repository, 2)
         verdict = decided(server, 2)
-        assert (verdict["state"], verdict["agreement"], verdict["identical"]) == ("promoted", 1, 20)
+        assert (verdict["state"], verdict["agreement"]) == ("promoted", 1)
+        # On a busy machine the times of 20 requests may prove nothing: each later look doubles them.
+        assert verdict["identical"] == verdict["compared"]
+        assert verdict["compared"] in (20, 40, 80)
         wait_until(lambda: (200, "2") in load.answers)
     assert set(load.answers) == {(200, "1"), (200, "2")}
     with start(repository, "2", 20) as server, server.client() as client:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, Position, Route, expect
 
 from tests.e2e.browser import PHONE, opened, small_targets, violations
 from tests.e2e.process import Server
-from tests.e2e.test_demo_page import DROP, at, file_of
+from tests.e2e.test_demo_page import DROP, at, completed, file_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.paddle]
 
@@ -175,16 +175,15 @@ def test_a_digit_is_drawn_for_a_model_of_digits(
     browser: Browser, full_server: Server, complaints: list[str]
 ) -> None:
     with served(browser, full_server, complaints, model("classify", DIGITS)) as page:
+        completed(page)  # the results above the pad move it
         pad = page.locator("#classify-frame .pad")
-        pad.scroll_into_view_if_needed()
         assert page.is_hidden("#classify-samples")
         box = pad.bounding_box()
         assert box is not None
+        top: Position = {"x": box["width"] / 2, "y": 20}
+        bottom: Position = {"x": box["width"] / 2, "y": box["height"] - 20}
         with page.expect_request(lambda request: at("/classify")(request.url)) as caught:
-            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
-            page.mouse.down()
-            page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 20)
-            page.mouse.up()
+            pad.drag_to(pad, source_position=top, target_position=bottom)
         sent = caught.value.post_data_buffer or b""
         assert b'filename="drawing.png"' in sent
         assert b"\x89PNG" in sent

@@ -121,7 +121,10 @@ def test_a_paddle_program_that_cannot_be_served(
 
 
 @pytest.mark.paddle
-@pytest.mark.parametrize(("name", "params"), [("separate", None), ("combined", "__params__")])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("separate", None), pytest.param("combined", "__params__", marks=pytest.mark.nightly)],
+)
 def test_a_program_of_paddle_1_is_converted_as_the_manual_says(
     name: str, params: str | None, old: Path, tmp_path: Path
 ) -> None:

@@ -104,7 +104,7 @@ def test_a_composed_model_has_no_program(
     assert capsys.readouterr().err == expected
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # `paddlepool pull u2netp` does the same
 def test_the_official_weights_need_no_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from tests.ran import ROOT, needs_converter
 from tests.tiny_onnx import model as tiny_onnx
 
 MODELS = ROOT / "model_repo"
+NEWEST, *OLDER = ModelRepository(MODELS).versions("emotion")
 CHANNELS, HIDDEN = 5, 6
 
 
@@ -184,7 +185,9 @@ def test_a_large_row_of_an_embedding_costs_the_small_ones_nothing() -> None:
 @needs_converter
 @pytest.mark.paddle
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ModelRepository(MODELS).versions("emotion"))
+@pytest.mark.parametrize(
+    "version", [NEWEST, *(pytest.param(older, marks=pytest.mark.nightly) for older in OLDER)]
+)
 def test_the_committed_text_program_is_the_one_that_derive_makes(version: int) -> None:
     files = ModelRepository(MODELS).read("emotion", version)
     derived = derive_int8(files)
