@@ -90,7 +90,7 @@ def test_a_version_is_promoted_and_kept(repository: Path) -> None:
         publish(repository, 2)
         verdict = decided(server, 2)
         assert (verdict["state"], verdict["agreement"]) == ("promoted", 1)
-        # On a busy machine the times of 20 requests may prove nothing: each later look doubles them.
+        # On a busy machine the times of 20 requests may prove nothing; later looks double them.
         assert verdict["identical"] == verdict["compared"]
         assert verdict["compared"] in (20, 40, 80)
         wait_until(lambda: (200, "2") in load.answers)

@@ -15,6 +15,7 @@ from paddlepool.cli import canary, shared
 from paddlepool.contracts.errors import ConfigError, ManifestError, PaddlepoolError
 from paddlepool.contracts.sentences import printable
 from paddlepool.contracts.tensors import TensorSpec
+from paddlepool.engine.backends.converted import converted_once
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.engine.pool.context import EngineContext
 from paddlepool.engine.registry.load_history import UNSEALED
@@ -330,10 +331,10 @@ def _seal(args: argparse.Namespace) -> int:
         text = json.dumps(answer, ensure_ascii=False)
         print(f"answer of the sample request: {printable(text[:ANSWER_CHARACTERS])}")
         return 0
-    with shared.quiet_children():
+    with shared.quiet_children(), converted_once() as converted:
         sealed = seal(
             directory,
-            open_predictor=ProcessBackend(),
+            open_predictor=ProcessBackend(converted=converted),
             agreement_of=agreement_of,
             real_inputs=args.inputs,
             shapes=args.shapes,

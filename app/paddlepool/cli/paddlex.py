@@ -12,6 +12,7 @@ from paddlepool.cli.derive import derive_hint, derive_program
 from paddlepool.cli.shared import quiet_children
 from paddlepool.contracts.errors import ConfigError, PaddlepoolError
 from paddlepool.contracts.sentences import printable
+from paddlepool.engine.backends.converted import converted_once
 from paddlepool.engine.backends.process import ProcessBackend
 from paddlepool.making.export.best_class import reduce_to_best_class
 from paddlepool.making.export.publish import (
@@ -138,7 +139,7 @@ def import_folder(
     name = model_name(config, folder, name)
     kind = type(config.postprocess)
     model = repository / name
-    with TemporaryDirectory() as scratch:
+    with TemporaryDirectory() as scratch, converted_once() as converted:
         directory = Path(scratch) / name / str(next_version(model))
         directory.mkdir(parents=True)
         for path in _candidates(folder):
@@ -173,7 +174,7 @@ def import_folder(
         )
         sealed = seal(
             directory,
-            open_predictor=ProcessBackend(),
+            open_predictor=ProcessBackend(converted=converted),
             real_inputs=tensors,
             usage=usage,
             agreement_of=agreement_of,

@@ -85,6 +85,9 @@ def check_bfloat16(*, supported: bool) -> None:
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     """Return the bytes of the ONNX program; convert a Paddle program in a process of its own.
 
+    `opening["converted"]` is the file of a program that was converted before. If there is none, the
+    conversion is written to `opening["conversion"]`, too, where that names a file.
+
     Raises BackendError if a Paddle program cannot be read or converted, and OSError if the file of
     an ONNX program cannot be read or the process cannot be started.
     """
@@ -95,6 +98,8 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         raise BackendError(
             f"the program cannot be converted to ONNX by paddle2onnx: {'; '.join(reasons)}"
         )
+    if converted := opening.get("converted"):
+        return Path(converted).read_bytes()
     files = [opening["directory"], opening["program"], opening["params"] or ""]
     try:
         done = subprocess.run(
@@ -115,4 +120,6 @@ def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
         own = [line.partition(REFUSED)[2] for line in lines if REFUSED in line]
         reason = sentence((own or lines[-1:])[0], longest=200) or "no message"
         raise BackendError(f"the program cannot be converted to ONNX: {reason}")
+    if conversion := opening.get("conversion"):
+        Path(conversion).write_bytes(done.stdout)
     return done.stdout

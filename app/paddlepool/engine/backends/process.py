@@ -15,12 +15,12 @@ from paddlepool.contracts.resources import NO_REPORTS
 from paddlepool.contracts.tensors import Tensors, TensorSpec, all_finite
 from paddlepool.engine.backends import BACKENDS
 from paddlepool.engine.backends.compiled import EXPORT, CompiledPrograms
+from paddlepool.engine.backends.converted import CONVERSION, ConvertedPrograms, is_converted
 from paddlepool.engine.process.child import Child, ChildDied, ChildTimeout, ChildWorker
 from paddlepool.engine.process.confinement import MEASURES, Confinement
 from paddlepool.engine.process.environment import Limits, malloc_settings
 from paddlepool.engine.process.start import Spares
 from paddlepool.engine.process.suspension import Suspension
-from paddlepool.models.repository.manifest import ONNX_BACKENDS
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,7 @@ class ProcessBackend:
     )
     suspension: Suspension | None = None
     compiled: CompiledPrograms = field(default_factory=CompiledPrograms)
+    converted: ConvertedPrograms = field(default_factory=ConvertedPrograms)
     spares: Spares | None = None
     held: tuple[str, ...] | None = field(default=None, init=False)
 
@@ -175,7 +176,12 @@ class ProcessBackend:
         opening = asdict(spec) | {"directory": str(spec.directory)}
         opening["compiled"] = None if compiled is None else str(compiled)
         environment = {**ENVIRONMENT, **self.environments.get(spec.backend, {})}
-        converts = spec.backend in ONNX_BACKENDS and spec.format != "onnx"
+        converted = self.converted.path(spec)
+        reading = [spec.directory, *([] if compiled is None else [compiled])]
+        if converted is not None and converted.exists():
+            opening["converted"] = str(converted)
+            reading.append(converted)
+        converts = is_converted(spec) and "converted" not in opening
         try:
             with contextlib.ExitStack() as opened:
                 writing: list[Path] = []
@@ -183,6 +189,8 @@ class ProcessBackend:
                     directory = tempfile.TemporaryDirectory(prefix="paddlepool-")
                     writing.append(Path(opened.enter_context(directory)))
                     opening["export"] = None if export_to is None else str(writing[0] / EXPORT)
+                    if converted is not None:
+                        opening["conversion"] = str(writing[0] / CONVERSION)
                     environment["TMPDIR"] = str(writing[0])
                 limits = Limits(
                     nice=self.nice,
@@ -190,7 +198,7 @@ class ProcessBackend:
                     suspension=self.suspension if suspension is None else suspension,
                     idle=suspension is None and self.suspension is not None,
                     confinement=Confinement.PREDICTOR,
-                    reading=(spec.directory, *([] if compiled is None else [compiled])),
+                    reading=reading,
                     writing=writing,
                     # Converting a program needs calls that confinement forbids, and opening a GPU
                     # may need some too.
@@ -198,6 +206,8 @@ class ProcessBackend:
                 )
                 check = partial(check_outputs, spec.outputs)
                 child = Child(target, opening, limits=limits, check=check, spares=self.spares)
+                if converts and converted is not None:
+                    self.converted.keep(converted, writing[0] / CONVERSION)
                 if export_to is not None:
                     self.compiled.store(export_to, writing[0] / EXPORT)
         except errors.BackendError as error:
