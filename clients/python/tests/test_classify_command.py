@@ -40,7 +40,7 @@ class Server:
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
-            return httpx.Response(200)
+            return httpx.Response(200, json={"ready": True})
         assert request.url.path == "/classify"
         with self._lock:
             self.queries.append(dict(request.url.params))

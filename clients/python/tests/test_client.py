@@ -120,7 +120,14 @@ def test_paths_open_files_and_pictures_are_sources(
 
 @pytest.mark.parametrize(
     ("mode", "sent"),
-    [("RGBA", "RGBA"), ("CMYK", "RGB"), ("PA", "RGBA"), ("I", "I;16"), ("I;16", "I;16")],
+    [
+        ("RGBA", "RGBA"),
+        ("YCbCr", "RGB"),
+        ("PA", "RGBA"),
+        ("I", "I;16"),
+        ("I;16", "I;16"),
+        ("I;16B", "I;16"),
+    ],
 )
 def test_a_picture_of_pillow_is_sent_as_png(asking: Asking, mode: str, sent: str) -> None:
     server = asking(cutout())
@@ -129,6 +136,32 @@ def test_a_picture_of_pillow_is_sent_as_png(asking: Asking, mode: str, sent: str
     )
     with Image.open(io.BytesIO(server.requests[0].content)) as received:
         assert (received.format, received.mode, received.size) == ("PNG", sent, (3, 2))
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "I"])
+def test_sixteen_bits_are_sent_as_they_are(asking: Asking, mode: str) -> None:
+    server, levels = asking(cutout()), [0, 255, 256, 30_000, 65_535]
+    picture = Image.new("I", (5, 1))
+    picture.putdata(levels)
+    server.segment(picture.convert("I;16").convert("I").convert(mode) if mode != "I" else picture)
+    with Image.open(io.BytesIO(server.requests[0].content)) as received:
+        assert [received.getpixel((at, 0)) for at in range(5)] == levels
+
+
+def test_a_profile_of_cmyk_is_sent_with_its_colours(asking: Asking) -> None:
+    server, file = asking(cutout()), io.BytesIO()
+    Image.new("CMYK", (3, 2), (9, 99, 199, 29)).save(file, "tiff", icc_profile=b"a profile")
+    server.segment(Image.open(file))
+    with Image.open(io.BytesIO(server.requests[0].content)) as received:
+        assert (received.mode, received.getpixel((0, 0))) == ("CMYK", (9, 99, 199, 29))
+        assert received.info["icc_profile"] == b"a profile"
+
+
+def test_a_premultiplied_picture_is_sent_with_its_transparency(asking: Asking) -> None:
+    server = asking(cutout())
+    server.segment(Image.new("LA", (3, 2), (200, 100)).convert("La"))
+    with Image.open(io.BytesIO(server.requests[0].content)) as received:
+        assert (received.mode, received.getpixel((0, 0))[1]) == ("LA", 100)
 
 
 def test_a_picture_of_pillow_is_sent_upright(asking: Asking) -> None:
@@ -145,11 +178,22 @@ def test_a_picture_of_unknown_range_is_rejected(asking: Asking) -> None:
         asking().segment(Image.new("F", (3, 2)))
 
 
-@pytest.mark.parametrize("source", [io.StringIO("text"), 7, None])
+@pytest.mark.parametrize(
+    "source",
+    [
+        io.StringIO("text"),
+        io.TextIOWrapper(io.BytesIO(b"\xff\xd8"), encoding="utf-8"),  # open() without "rb"
+        bytearray(b"\xff\xd8"),
+        memoryview(b"\xff\xd8"),
+        7,
+        None,
+    ],
+)
 def test_what_is_no_picture_is_named(asking: Asking, source: Any) -> None:
     server = asking()
-    with pytest.raises(TypeError, match=f"binary mode.* received {type(source).__name__}"):
-        server.segment(source)
+    for method in (server.segment, server.ocr):
+        with pytest.raises(TypeError, match=f"binary mode.* received {type(source).__name__}"):
+            method(source)
 
 
 def test_an_unknown_option_is_named(asking: Asking) -> None:
@@ -277,7 +321,8 @@ def test_ready_asks_once_and_a_503_is_an_answer(
     asking: Asking, model: str | None, path: str
 ) -> None:
     """Whoever asks whether it is ready does not want to be kept waiting until it is."""
-    server = asking(*(httpx.Response(status) for status in (200, 503, 404)))
+    yes = httpx.Response(200, json={"ready": True})
+    server = asking(yes, *(httpx.Response(status) for status in (503, 404)))
     assert server.ready(model) is True
     assert server.ready(model) is False
     if model is not None:  # which is not there
@@ -289,10 +334,10 @@ def test_ready_asks_once_and_a_503_is_an_answer(
 @pytest.mark.parametrize(
     ("body", "methods"),
     [
-        ("<html>", ("segment", "sentiment", "classify", "ocr", "models", "info")),
-        ("[1]", ("segment", "sentiment", "classify", "ocr", "models", "info")),
-        ("[]", ("segment", "sentiment", "classify", "ocr", "models", "info")),
-        ("{}", ("segment", "sentiment", "classify", "ocr", "models")),
+        ("<html>", ("segment", "sentiment", "classify", "ocr", "models", "info", "ready")),
+        ("[1]", ("segment", "sentiment", "classify", "ocr", "models", "info", "ready")),
+        ("[]", ("segment", "sentiment", "classify", "ocr", "models", "info", "ready")),
+        ("{}", ("segment", "sentiment", "classify", "ocr", "models", "ready")),
         ('{"models": [{}]}', ("segment", "sentiment", "classify", "ocr", "models")),
     ],
 )
@@ -338,9 +383,9 @@ class ReadyHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", "2")
+        self.send_header("Content-Length", "15")
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(b'{"ready": true}')
 
     def log_message(self, *args: Any) -> None:
         del args

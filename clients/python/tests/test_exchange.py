@@ -78,6 +78,26 @@ def test_the_own_back_off_doubles_and_has_an_end(asking: Asking) -> None:
         assert least <= slept <= 1.25 * least
 
 
+def test_a_date_that_is_past_does_not_mean_at_once(asking: Asking) -> None:
+    """The clocks of two machines may differ."""
+    server = asking(busy(in_seconds(-60)), busy(in_seconds(-60)), scores())
+    server.sentiment(["好"])
+    for slept, least in zip(server.slept, [0.25, 0.5], strict=True):
+        assert least <= slept <= 1.25 * least
+
+
+@pytest.mark.parametrize(
+    "problem", [{"errors": None}, {"errors": 5}, {"code": None, "detail": None, "errors": {}}]
+)
+def test_an_error_of_a_gateway_is_one_of_the_client(
+    asking: Asking, problem: dict[str, object]
+) -> None:
+    with pytest.raises(ApiError) as refused:
+        asking(httpx.Response(422, json=problem)).sentiment(["好"])
+    assert (refused.value.status, refused.value.code) == (422, "unknown")
+    assert refused.value.errors == ()
+
+
 @pytest.mark.parametrize(
     "retry_after",
     ["31", "3600", "9" * 400, in_seconds(3600)],

@@ -34,7 +34,7 @@ class Server:
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
-            return httpx.Response(200)
+            return httpx.Response(200, json={"ready": True})
         assert request.url.path == "/ocr"
         self.queries.append(dict(request.url.params))
         page = {"width": 200, "height": 100, "angle": 0, "lines": [LEVEL, UPRIGHT]}

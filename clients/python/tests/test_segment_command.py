@@ -66,7 +66,7 @@ class Server:
         if request.url.path == "/info":
             return httpx.Response(200, json={"models": [MODEL]})
         if request.method == "GET":  # whether anybody is there
-            return httpx.Response(200)
+            return httpx.Response(200, json={"ready": True})
         with self._lock:
             self.asked += 1
             self.requests.append(request)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from io import BytesIO
-from operator import attrgetter
+from io import BytesIO, TextIOBase
 from os import PathLike
 from pathlib import Path
 from typing import (
@@ -52,8 +51,8 @@ server has the decoder), an open file, or a picture of Pillow."""
 
 PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
 """Pillow's modes that a PNG file can hold."""
-ALPHA_MODES = frozenset({"PA", "RGBa"})
-"""Other modes with transparency that Pillow can convert."""
+OTHER_MODES = {"PA": "RGBA", "RGBa": "RGBA", "La": "LA", "I": "I;16"}
+"""Modes that a PNG file holds in another form. What is in neither list becomes RGB."""
 
 PICTURE = {"content-type": "image/*"}
 """The server detects the format; the declared type only says that it is a picture."""
@@ -213,7 +212,8 @@ def classify(source: Source, options: ClassifyOptions) -> Call[Classification]:
 def ocr(sources: Source | Sequence[Source], options: OcrOptions) -> Call[OcrResult]:
     params = _known("ocr", options, OcrOptions)
     call = partial(Call, method="POST", path="/ocr", params=params)
-    if isinstance(sources, str | bytes) or not isinstance(sources, Sequence):
+    buffers = str | bytes | bytearray | memoryview  # sequences, but not of pictures
+    if isinstance(sources, buffers) or not isinstance(sources, Sequence):
         read = partial(OcrResult.of, pictures=1)
         return call(read=read, headers=PICTURE, body=_content(sources))
     if not sources:
@@ -241,8 +241,9 @@ def _content(source: Source) -> bytes | Path:
     if isinstance(source, str | PathLike):
         return Path(source)
     if isinstance(source, PillowImage):
-        return _png(source)
-    content = source.read() if isinstance(source, BinaryFile) else None
+        return _file(source)
+    is_binary = isinstance(source, BinaryFile) and not isinstance(source, TextIOBase)
+    content = source.read() if is_binary else None
     if not isinstance(content, bytes):
         kind = type(source).__name__
         raise TypeError(
@@ -252,21 +253,25 @@ def _content(source: Source) -> bytes | Path:
     return content
 
 
-def _png(picture: PillowImage) -> bytes:
-    """Return a PNG file of the picture, upright as its EXIF orientation says.
+def _file(picture: PillowImage) -> bytes:
+    """Return a file of the picture, upright as its EXIF orientation says: PNG, or TIFF for CMYK.
 
-    Raises TypeError for a picture of floating-point numbers, whose range is not known.
+    A file of RGB would lose the colour profile of CMYK, which the server applies. Raises TypeError
+    for a picture of floating-point numbers, whose range is not known.
     """
     from PIL import ImageOps  # Pillow is there, because the caller has one of its pictures
 
     if picture.mode == "F":
         raise TypeError("a picture of mode F has no known range; convert it to L, I;16 or RGB")
     upright: PillowImage = ImageOps.exif_transpose(cast("Any", picture))
-    if upright.mode == "I":
-        upright = upright.convert("I;16")
-    elif upright.mode not in PNG_MODES:
-        upright = upright.convert("RGBA" if upright.mode in ALPHA_MODES else "RGB")
     file = BytesIO()
+    if upright.mode == "CMYK":
+        upright.save(file, "tiff")
+        return file.getvalue()
+    if upright.mode.startswith("I;16"):  # of either byte order; conversion to RGB would clip
+        upright = upright.convert("I")
+    if upright.mode not in PNG_MODES:
+        upright = upright.convert(OTHER_MODES.get(upright.mode, "RGB"))
     upright.save(file, "png")
     return file.getvalue()
 
@@ -303,8 +308,16 @@ def ready(model: str | None) -> Call[bool]:
         name, _, version = model.partition("@")
         of_version = f"/versions/{_quoted(version)}" if version else ""
         path, accepted = f"/v2/models/{_quoted(name)}{of_version}/ready", {503, 404}
-    read = attrgetter("is_success")
-    return Call(method="GET", path=path, read=read, accepted=frozenset(accepted))
+    return Call(method="GET", path=path, read=_is_ready, accepted=frozenset(accepted))
+
+
+def _is_ready(response: httpx.Response) -> bool:
+    """Return whether the reply says so. Another program may answer 200 to anything."""
+    if not response.is_success:
+        return False
+    if not isinstance(ready := _object(response)["ready"], bool):
+        raise TypeError(f"expected true or false, received {type(ready).__name__}")
+    return ready
 
 
 def _quoted(part: str) -> str:

@@ -52,11 +52,12 @@ class ApiError(RequestFailed):
     ) -> None:
         super().__init__(status, problem, retry_after)  # the arguments that pickle uses
         self.status = status
-        self.code = str(problem.get("code", "unknown"))
-        self.detail = str(problem.get("detail", ""))
+        self.code = _text(problem.get("code")) or "unknown"
+        self.detail = _text(problem.get("detail"))
         self.limit = problem.get("limit")
         self.received = problem.get("received")
-        self.errors = tuple(problem.get("errors", ()))
+        errors = problem.get("errors")
+        self.errors = tuple(errors) if isinstance(errors, list | tuple) else ()
         self.request_id = problem.get("request_id")
         self.retry_after = retry_after
 
@@ -119,11 +120,20 @@ def _problem(response: httpx.Response) -> Mapping[str, Any]:
     return problem if isinstance(problem, dict) else {}
 
 
+def _text(value: object) -> str:
+    """Return a member of an error reply as text; a gateway may send null, for example."""
+    return "" if value is None else str(value)
+
+
 def _retry_after(value: str) -> float | None:
-    """Parse seconds, or a date as seconds from now (0 for a past one); None if it is neither."""
+    """Parse seconds, or a date as seconds from now; None if it is neither, or the date is past.
+
+    A past date says nothing about how long to wait: the clocks may differ.
+    """
     if value.isascii() and value.isdigit():
         return float(value)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+        seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        return seconds if seconds > 0 else None
     except (ValueError, OverflowError):
         return None
