@@ -117,14 +117,20 @@ def test_the_settings_of_other_packages_are_read_first(monkeypatch: pytest.Monke
 def test_keys_are_read_from_a_file_too(tmp_path: Path) -> None:
     """One on each line, so that two are valid while keys are changed."""
     file = tmp_path / "keys"
-    file.write_text("new\nold\n")
+    file.write_bytes(b"\xef\xbb\xbf# the mobile app\r\n new \r\n\r\n#another comment\nold\n")
     assert Settings(api_keys_file=file, api_keys=("x",)).keys() == (b"x", b"new", b"old")
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "no key"), (b" \n\t\r\n", "no key"), (b"first\nse\xffcond\n", "not UTF-8 at byte 8")],
-    ids=["empty", "blank", "not UTF-8"],
+    [
+        (b"", "no key"),
+        (b" \n\t\r\n", "no key"),
+        (b"# to come\n", "no key"),
+        (b"first\nse\xffcond\n", "not UTF-8 at byte 8"),
+        (b"first\nse cond\n", "line 2 of .*keys has white space within it; each line is one key"),
+    ],
+    ids=["empty", "blank", "comment", "not UTF-8", "a phrase"],
 )
 def test_a_key_file_without_keys_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     """The server would be open to all, or end with a traceback; the error repeats no key."""

@@ -259,7 +259,8 @@ class Settings(PluginSettings):
     api_keys: Keys = ()
     """API keys; a request must carry one of them. Empty, and no file of keys: no key is needed."""
     api_keys_file: Path | None = None
-    """File with further API keys, one on each line, read at start. It must have at least one."""
+    """File with further API keys, one on each line, read at start. Lines that begin with `#` are
+    comments. It must have at least one key."""
     start_group_keys: Keys = ()
     """API keys that may also start an instance group by naming it. Empty: every client may."""
     admin_key: SecretStr | None = None
@@ -372,21 +373,27 @@ class Settings(PluginSettings):
     def keys(self) -> tuple[bytes, ...]:
         """Return all API keys, of the setting `api_keys` and then of the file.
 
-        Raises ConfigError if the file cannot be read, has no key or is not UTF-8: otherwise the
-        server could be open to all.
+        Raises ConfigError if the file cannot be read, is not UTF-8, has no key or has a line with
+        white space within it: otherwise the server could be open to all.
         """
         keys = [key.get_secret_value() for key in self.api_keys]
         if (file := self.api_keys_file) is not None:
             try:
-                words = file.read_text("utf-8").split()
+                lines = file.read_text("utf-8-sig").splitlines()
             except OSError as error:
                 raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
             except UnicodeDecodeError as error:
                 where = f"{file} is not UTF-8 at byte {error.start}"
                 raise ConfigError(f"{KEYS_FILE}: {where}") from None
-            if not words:
+            words = [line.split() for line in lines]
+            for number, line in enumerate(words, 1):
+                if len(line) > 1 and not line[0].startswith("#"):
+                    where = f"line {number} of {file} has white space within it"
+                    raise ConfigError(f"{KEYS_FILE}: {where}; each line is one key")
+            own = [line[0] for line in words if line and not line[0].startswith("#")]
+            if not own:
                 raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
-            keys += words
+            keys += own
         return tuple(key.encode() for key in keys)
 
 
