@@ -244,6 +244,7 @@ paddlepool_predictor_resident_bytes instance_group model predictor version
 paddlepool_predictor_restarts_total instance_group model predictor reason
 paddlepool_queue_depth instance_group model predictor
 paddlepool_queue_limit instance_group model predictor
+paddlepool_refused_connections_total status
 paddlepool_request_duration_seconds method route status
 paddlepool_requests_rejected_total model reason
 paddlepool_shadow_requests_total model outcome

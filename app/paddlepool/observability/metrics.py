@@ -324,6 +324,11 @@ class Metrics:
         self._codec_restarts = counter(
             "paddlepool_codec_restarts_total", "Codec processes that were replaced.", ("reason",)
         )
+        self._refused = counter(
+            "paddlepool_refused_connections_total",
+            "Connections that the HTTP server ended with an error reply of its own.",
+            ("status",),
+        )
         self.history = History()
         self.gauges = Gauges(build, memory_limit=memory_limit)
         self.registry.register(self.gauges)
@@ -359,6 +364,9 @@ class Metrics:
         known = route if route in self._routes and status != 405 else UNMATCHED
         method = method if method in METHODS else OTHER
         self._request.observe(seconds, known, method, str(status))
+
+    def connection_refused(self, status: int) -> None:
+        self._refused.labels(str(status)).inc()
 
     def stages_done(self, output: RequestOutput, _results: Sequence[InferResult]) -> None:
         model = self._model(output.model)

@@ -466,6 +466,18 @@ def test_an_idle_stream_ends(serve: Serve) -> None:
         assert next(ask(iter([infer(id="b")]), timeout=PATIENCE))
 
 
+def test_a_refused_message_of_a_stream_has_the_id_of_its_request(client: Client) -> None:
+    """One that cannot be read has none."""
+    ask = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+    unknown = message(id="b")
+    unknown.model_name = "unknown"
+    sent = [infer(id="a"), unknown.SerializeToString(), b"\xff", infer(id="d")]
+    kind = MESSAGES["ModelStreamInferResponse"]
+    replies = [kind.FromString(reply) for reply in ask(iter(sent), timeout=PATIENCE)]
+    assert [reply.infer_response.id for reply in replies] == ["a", "b", "", "d"]
+    assert [bool(reply.error_message) for reply in replies] == [False, True, True, False]
+
+
 def test_reflection_takes_names_and_nothing_larger(client: Client) -> None:
     """Each reply repeats its request."""
     ask = client.channel.stream_stream(f"/{REFLECTION}")
@@ -508,6 +520,15 @@ async def silent(begun: asyncio.Event) -> AsyncIterator[bytes]:
     begun.set()
     await asyncio.Event().wait()
     yield b""
+
+
+async def test_the_end_of_a_cancelled_call_is_no_missing_message() -> None:
+    """Its messages end just before it is cancelled."""
+    arriving = asyncio.create_task(Arrivals(1, seconds=PATIENCE).next(of()))
+    await asyncio.sleep(0.01)
+    arriving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await arriving
 
 
 async def test_a_message_has_its_time_and_a_call_waits_as_long_for_a_place() -> None:

@@ -3,11 +3,13 @@
 import asyncio
 import gc
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from unittest.mock import Mock
 
 import pytest
 import uvicorn
+from prometheus_client import generate_latest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -51,10 +53,15 @@ async def describe_request(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def opened(
-    app: ASGIApp, line: Transport, state: ServerState, *, keep_alive_seconds: int = 5
+    app: ASGIApp,
+    line: Transport,
+    state: ServerState,
+    *,
+    keep_alive_seconds: int = 5,
+    refused: Callable[[int], None] = lambda _: None,
 ) -> LimitedProtocol:
     """A connection that has just been made."""
-    kind = protocol_class(LIMITS, reply_bytes=REPLY_BYTES)
+    kind = protocol_class(LIMITS, reply_bytes=REPLY_BYTES, refused=refused)
     config = uvicorn.Config(
         app, http=kind, ws="none", log_config=None, timeout_keep_alive=keep_alive_seconds
     )
@@ -64,12 +71,16 @@ def opened(
     return protocol
 
 
-def completed(*parts: bytes, app: ASGIApp = describe_request) -> Transport:
+def completed(
+    *parts: bytes,
+    app: ASGIApp = describe_request,
+    refused: Callable[[int], None] = lambda _: None,
+) -> Transport:
     """The connection on which these bytes came, once nothing more is written."""
 
     async def sent() -> Transport:
         state, line = ServerState(), Transport()
-        protocol = opened(app, line, state)
+        protocol = opened(app, line, state, refused=refused)
         for part in parts:
             protocol.data_received(part)
             await asyncio.sleep(0)
@@ -159,6 +170,31 @@ def test_other_versions_hosts_and_schemes_are_refused(head: bytes, status: int) 
     reply = replies(head + b"\r\n", GET % 2)
     assert reply.startswith(b"HTTP/1.1 %d " % status)
     assert (b"application/problem+json" in reply) is (status != 200)
+
+
+@pytest.mark.parametrize("sent", ["in one piece", "later"])
+@pytest.mark.parametrize("offered", [b"", b"X-Request-ID: late-body.7\r\n"], ids=["", "own id"])
+def test_a_broken_body_is_one_request_with_one_status(
+    sent: str, offered: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the reply, the log and the metrics, although the client was not told by the route."""
+    app = make_app()
+    metrics = app.state.paddlepool.metrics
+    head = b"POST /v2/models/a/infer HTTP/1.1\r\n" + HOST + offered + CHUNKED
+    pieces = [head + b"no size\r\n"] if sent == "in one piece" else [head, b"no size\r\n"]
+    with caplog.at_level("INFO", "paddlepool"):
+        reply = completed(*pieces, app=app, refused=metrics.connection_refused).written
+    assert reply.startswith(b"HTTP/1.1 400")
+    [given] = re.findall(rb"x-request-id: (\S+)", reply)
+    lines = [line for line in caplog.records if line.name.startswith("paddlepool")]
+    assert {line.__dict__["request_id"] for line in lines} == {given.decode()}
+    assert {line.__dict__["status"] for line in lines} == {400}
+    assert sorted(line.getMessage() for line in lines) == ["connection refused", "request"]
+    assert not offered or given == b"late-body.7"
+    text = generate_latest(metrics.registry).decode()
+    [counted] = re.findall(r"_request_duration_seconds_count{(.*?)} 1.0", text)
+    assert 'status="400"' in counted
+    assert 'paddlepool_refused_connections_total{status="400"} 1.0' in text
 
 
 def test_no_more_requests_wait_than_may() -> None:

@@ -63,6 +63,14 @@ class Call:
         return fault
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A message of a stream that was not answered, and why."""
+
+    fault: Fault
+    message: bytes
+
+
 UnaryHandler = Callable[[bytes, Call], Awaitable[bytes]]
 """Returns the reply's message for a request's message."""
 
@@ -125,8 +133,8 @@ class Calls:
 
     async def serve_stream(
         self, method: Method, messages: AsyncIterator[bytes], context: Any
-    ) -> AsyncIterator[bytes | Fault]:
-        """Yield, for each message of a stream in order, its reply, or a Fault if it failed.
+    ) -> AsyncIterator[bytes | Failed]:
+        """Yield, for each message of a stream in order, its reply, or Failed.
 
         Ends the call if its caller is rejected, too many streams are open, or the next message does
         not arrive within `receive_timeout_seconds`.
@@ -147,7 +155,7 @@ class Calls:
                 call = Call(context.time_remaining())
                 with self._recorded(method, context, call):
                     fault, reply = await self._serve(method, _only(message), context, call)
-                yield reply if fault is None else fault
+                yield reply if fault is None else Failed(fault, message)
 
     async def received(
         self, messages: AsyncIterator[bytes], context: Any, streams: Budget
@@ -301,6 +309,7 @@ SMALL_BYTES = 64 * 1024
 calls therefore succeed even if unread replies have reached their limit."""
 
 
+CANCELLED_WITHIN_SECONDS = 0.1
 TOO_LATE = "The client did not send its message in time."
 
 
@@ -328,6 +337,8 @@ class Arrivals:
                 has_place = True
                 return await anext(messages)
         except StopAsyncIteration:
+            # The messages of a cancelled call end, too, just before the handler is cancelled.
+            await asyncio.sleep(CANCELLED_WITHIN_SECONDS)
             raise InvalidTensor("the call ended without a message") from None
         except TimeoutError:
             if has_place:

@@ -106,6 +106,15 @@ async def infer_message(
     return await run_off_loop(services, write, size=size), result
 
 
+def id_of(messages: Messages, message: bytes) -> str:
+    """Return the id of a request; an empty text if it has none, or cannot be read."""
+    try:
+        head, _ = divide(message, max_head=len(message))
+        return str(messages["ModelInferRequest"].FromString(head).id)
+    except (InvalidTensor, FileTooLarge, DecodeError):
+        return ""
+
+
 def _reply(messages: Messages, result: Inferred, *, final: bool) -> bytes:
     reply = messages["ModelInferResponse"](
         model_name=result.model, model_version=str(result.version), id=result.form.id or ""

@@ -19,16 +19,16 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from paddlepool.contracts import errors
-from paddlepool.service.api.errors import Fault
 from paddlepool.service.api.middleware.limits import Gates
 from paddlepool.service.api.routes import output_headers
 from paddlepool.service.api.services import Services
 from paddlepool.service.api.v2 import models
 from paddlepool.service.api.v2.tensors import NO_SHARED_MEMORY
-from paddlepool.service.grpc.calls import Call, Calls, Method, UnaryHandler
+from paddlepool.service.grpc.calls import Call, Calls, Failed, Method, UnaryHandler
 from paddlepool.service.grpc.messages import (
     SERVICE,
     Messages,
+    id_of,
     infer_message,
     read_parameters,
     read_version,
@@ -140,10 +140,11 @@ def _stream(calls: Calls, method: Method, messages: Messages) -> grpc.RpcMethodH
 
     async def handle(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         async for reply in calls.serve_stream(method, requests, context):
-            if isinstance(reply, Fault):
-                response = kind(error_message=reply.detail)
+            response = kind()
+            if isinstance(reply, Failed):
+                response.error_message = reply.fault.detail
+                response.infer_response.id = id_of(messages, reply.message)  # as Triton does
             else:
-                response = kind()
                 response.infer_response.MergeFromString(reply)
             yield bytes(response.SerializeToString())
 

@@ -46,10 +46,16 @@ ABSOLUTE = re.compile(rb"https?://([^/?#@]+)([/?#].*)?", re.IGNORECASE)
 log = logging.getLogger("paddlepool.protocol")
 
 
-def protocol_class(settings: Settings, *, reply_bytes: int) -> type[LimitedProtocol]:
-    """Return a class with the limits of `settings`; `reply_bytes` limits all unread replies."""
+def protocol_class(
+    settings: Settings, *, reply_bytes: int, refused: Callable[[int], None] = lambda _status: None
+) -> type[LimitedProtocol]:
+    """Return a class with the limits of `settings`; `reply_bytes` limits all unread replies.
+
+    `refused` is called with the status of each connection that the protocol ends with an error.
+    """
     unread = sending.UnreadReplies(reply_bytes, stall_seconds=settings.send_stall_seconds)
-    return type("Protocol", (LimitedProtocol,), {"limits": settings, "unread_replies": unread})
+    attributes = {"limits": settings, "unread_replies": unread, "refused": staticmethod(refused)}
+    return type("Protocol", (LimitedProtocol,), attributes)
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -61,6 +67,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     limits: Settings
     unread_replies: sending.UnreadReplies
+    refused: Callable[[int], None]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -196,7 +203,10 @@ class LimitedProtocol(HttpToolsProtocol):
             self.headers[:] = [pair for pair in self.headers if pair[0] != b"host"]
             self.headers.append((b"host", authority))
         crowded = len(self.connections) > self.limits.max_connections
-        self.app = partial(refuse_crowded, self.limits.replica) if crowded else self._application
+        self.app = self._application
+        if crowded:
+            self.app = partial(refuse_crowded, self.limits.replica)
+            self.refused(503)
         super().on_headers_complete()  # raises on an invalid target
         self._in_body = True
         self._keeps_alive = self.cycle.keep_alive = self.cycle.keep_alive and not tunnel
@@ -349,12 +359,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadline = None
         self._unset_keepalive_if_required()
         self._ended = True
-        request_id = request_id_of(None)
+        running = self._in_body and self.cycle is self._running
+        request_id = self._id_of(self.cycle.scope) if running else request_id_of(None)
+        self.refused(fault.status)
         log.info(
             "connection refused",
             extra={"request_id": request_id, "status": fault.status, "code": fault.code},
         )
-        if self._in_body and self.cycle is not self._running:  # earlier requests still run
+        if self._in_body and not running:  # earlier requests still run
             if self._postponed is not None and self._postponed[0] is self.cycle:
                 self._postponed = None
             else:
@@ -365,8 +377,16 @@ class LimitedProtocol(HttpToolsProtocol):
         else:
             final_reply()
 
+    def _id_of(self, scope: Any) -> str:
+        """Return the id of a request, for which the application may not have begun yet."""
+        offered = next((v for n, v in scope["headers"] if n == b"x-request-id"), b"")
+        own: str = scope["state"].setdefault("request_id", request_id_of(offered.decode("latin-1")))
+        return own
+
     def _send_final_reply(self, fault: Fault, request_id: str) -> None:
         if self._in_body and self.cycle is self._running:
+            if not self.cycle.response_started:
+                self.cycle.scope["state"]["refusal"] = fault  # for the log and the metrics
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:  # the request must not get a second reply

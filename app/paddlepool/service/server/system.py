@@ -201,7 +201,11 @@ def run(app: FastAPI, *, listener: socket.socket) -> NoReturn:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http=protocol_class(settings, reply_bytes=app.state.gates.bodies.limit),
+        http=protocol_class(
+            settings,
+            reply_bytes=app.state.gates.bodies.limit,
+            refused=services.metrics.connection_refused,
+        ),
         ws="none",
         lifespan="on",
         log_config=None,

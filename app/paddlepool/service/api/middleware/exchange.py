@@ -49,7 +49,8 @@ class Exchange:
     ) -> None:
         """`body_cap` is the body's maximum in bytes; every reply gets the `common_headers`."""
         self.headers = Headers(scope=scope)
-        self.request_id = request_id_of(self.headers.get("x-request-id"))
+        given: str | None = scope.get("state", {}).get("request_id")
+        self.request_id = given or request_id_of(self.headers.get("x-request-id"))
         self.body_cap = body_cap
         self.status = 0
         self.sent: dict[str, str] = {}

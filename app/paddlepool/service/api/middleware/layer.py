@@ -87,6 +87,9 @@ class RequestLog:
         finally:
             exchange.close()
             route = state["route"]
+            if (refusal := state.get("refusal")) is not None:  # the HTTP server has replied
+                exchange.status, exchange.client_gone = refusal.status, False
+                state["fault"] = refusal
             record(
                 self._services.metrics,
                 request_id=exchange.request_id,
