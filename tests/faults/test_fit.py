@@ -21,7 +21,7 @@ cli/compare.py cli/composed.py cli/quantize.py cli/shared.py cli/tune.py
 compat/hugging_face.py compat/rembg.py contracts/errors.py contracts/ports.py contracts/status.py
 engine/backends/openvino_rules.py engine/backends/paddle_inference.py
 engine/backends/paddle_operators.py engine/backends/paddle_profile.py evidence/comparison/graph.py
-evidence/comparison/result.py evidence/comparison/search.py evidence/quality/ports.py
+evidence/comparison/result.py evidence/quality/ports.py
 evidence/quality/report.py evidence/quality/run.py making/programs/onnx_graph.py
 models/networks/bert.py models/networks/u2net.py service/api/info.py service/scale/ray.py
 tasks/segment/evaluation.py tasks/segment/foreground.py tasks/segment/refine.py

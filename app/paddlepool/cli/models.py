@@ -88,7 +88,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="NAME=SIZE,…",
-        help="a realistic shape of each input, such as x=1,3,480,640; may be repeated",
+        help="a realistic shape of each input, such as x=1,3,480,640 or, for two inputs, x=4,8 y=4;"
+        " may be repeated",
     )
     seal.add_argument("--source", default="", help="free text: source of the weights")
     seal.add_argument("--licence", default="", help="licence of the weights")

@@ -1,6 +1,7 @@
 """`paddlepool tune`: what is tried, what is chosen and why, what is written."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -126,6 +127,28 @@ async def test_a_search_runs_in_stages_and_closes_what_it_opened(
     assert all(predictor.closed.is_set() for predictor in factory.opened)
 
 
+@pytest.mark.slow
+async def test_rows_that_are_no_batch_are_not_batched(
+    double: ModelFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealing has found that a row's outputs depend on the others; a job is a whole request."""
+    monkeypatch.setattr("paddlepool.evidence.comparison.search.tqdm", MagicMock())
+    batching = double.config.dynamic_batching.model_copy(update={"max_batch_size": 0})
+    config = double.config.model_copy(update={"dynamic_batching": batching})
+    search = search_of(replace(double, config=config), FakeFactory(), p95_seconds=10.0)
+    _, outcomes = await search.run()
+    assert {outcome.configuration.batch for outcome in outcomes} == {0}
+    assert "no batching" in str(outcomes[0].configuration)
+
+
+def test_a_program_with_a_fixed_first_axis_is_not_batched(double: ModelFiles) -> None:
+    batched = search_of(double, FakeFactory(), p95_seconds=10.0)
+    assert batched._rows_are_a_batch()
+    fixed = tuple(replace(one, shape=(1, *one.shape[1:])) for one in double.manifest.inputs)
+    alone = replace(double, manifest=replace(double.manifest, inputs=fixed))
+    assert not replace(batched, files=alone)._rows_are_a_batch()
+
+
 CONFIG = """\
 # how this model is served
 default_group = "main"  # the one that answers
@@ -169,6 +192,16 @@ def test_only_what_was_tuned_is_written(tmp_path: Path) -> None:
     assert found["warmup"] == [{"shapes": {"x": [1, 16]}}, {"shapes": {"x": [1, 64]}}]
     assert found["parameters"] == {"buckets": [16, 64], "pad_id": 0}
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("before", "batch"), [("max_batch_size = 0\n", 0), ("", 1)])
+def test_a_batch_size_that_stays_is_not_written(tmp_path: Path, before: str, batch: int) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.replace("max_batch_size = 1      # measured\n", before), "utf-8")
+    write_group(path, Configuration(batch, 2, 3), inputs=["x"])
+    written = {"max_batch_size": 0} if before else {}
+    found = tomllib.loads(path.read_text("utf-8"))
+    assert found["dynamic_batching"] == written | {"max_queue_size": 7}
 
 
 def test_without_a_file_there_is_nothing_to_write_to(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What is concluded from trial runs, with predictors that only pretend."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import count
@@ -8,7 +9,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from paddlepool.contracts.errors import (
     BackendError,
@@ -26,6 +29,7 @@ from paddlepool.making.export.sealed_groups import (
     config_text,
 )
 from paddlepool.making.export.trial import Trial, run_trial
+from paddlepool.making.export.trial_rows import selecting_operator
 from paddlepool.models.repository.config import ModelConfig, parse_config
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
@@ -111,6 +115,88 @@ def test_rows_that_share_a_condition_are_no_batch(
 
     trial = tried(branch, TensorSpec("found", "float32", (-1, 2)))
     assert trial.independent is False
+
+
+def near(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """How many rows of the batch are within 0.1 of each."""
+    return (np.abs(rows[:, None] - rows[None]).max(-1) < 0.1).sum(1)
+
+
+def covered(boxes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Whether a box with larger corners covers most of each: what NMS suppresses."""
+    low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
+    sides, shared = (boxes[:, 2:] - boxes[:, :2]).clip(0), (high - low).clip(0)
+    areas, inside = sides.prod(-1), shared.prod(-1)
+    overlap = inside / (areas[:, None] + areas[None] - inside + 1e-6)
+    return ((overlap > 0.6) & (boxes.sum(1)[None] > boxes.sum(1)[:, None])).any(1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "compared"),
+    [
+        (2, near),
+        (2, lambda rows: (rows[:, None] == rows[None]).all(-1).sum(1)),
+        (4, covered),
+    ],
+    ids=["counted", "duplicates", "suppressed"],
+)
+def test_rows_that_are_compared_are_no_batch(
+    columns: int, compared: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+) -> None:
+    """Random rows are far from each other, and random boxes no boxes."""
+
+    def crowded(inputs: Feeds) -> Tensors:
+        rows = np.asarray(inputs["rows"])
+        return {"y": rows + compared(rows).astype(np.float32)[:, None]}
+
+    shape = (-1, columns)
+    rows, y = (TensorSpec(name, "float32", shape) for name in ("rows", "y"))
+    assert tried(crowded, y, inputs=(rows,)).independent is False
+
+
+def doubled(inputs: Feeds) -> Tensors:
+    return {"y": np.asarray(inputs["rows"]) * 2}
+
+
+@pytest.mark.parametrize(
+    ("operator", "independent"), [("nms", False), ("nonzero", False), ("scale", True)]
+)
+def test_rows_of_a_program_that_selects_by_values_are_no_batch(
+    tmp_path: Path, operator: str, independent: bool
+) -> None:
+    """What it selects of random numbers may be all of them."""
+    op = {"#": f"1.{operator}", "A": [], "I": [], "O": []}
+    program = {"program": {"regions": [{"blocks": [{"ops": [op]}]}]}}
+    (tmp_path / "p.json").write_text(json.dumps(program), "utf-8")
+    trial = tried(doubled, PAIR, directory=tmp_path)
+    assert trial.independent is independent
+    note = f"{operator} selects by values: its rows may depend on each other"
+    assert trial.notes == (() if independent else (note,))
+
+
+def test_rows_of_an_onnx_program_that_selects_are_no_batch(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["rows"], ["y"])]
+    values = [helper.make_tensor_value_info(name, 1, [None, 2]) for name in ("rows", "y")]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:])
+    onnx.save(helper.make_model(graph), tmp_path / "p.onnx")
+    program = replace(spec(PAIR, directory=tmp_path), program="p.onnx", format="onnx")
+    assert selecting_operator(program) == "NonZero"
+
+
+def test_an_integer_that_is_a_size_is_tried_as_a_small_one() -> None:
+    """A large one takes all memory, and its outputs would be stored with the version."""
+
+    def mask_of(inputs: Feeds) -> Tensors:
+        lengths = np.asarray(inputs["n"])
+        assert lengths.max() < 1 << 25
+        return {"y": np.zeros((len(lengths), lengths.max()), np.float32)}
+
+    lengths = TensorSpec("n", "int64", (-1,))
+    trial = tried(mask_of, Y, inputs=(lengths,))
+    [note] = trial.notes
+    assert note.startswith("n decides the size of an output; sealing tries integers below 1638")
+    assert all(case.outputs["y"].nbytes < 3 << 20 for case in trial.selftest.cases)
 
 
 def test_a_run_without_an_end_ends_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:

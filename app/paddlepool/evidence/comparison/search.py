@@ -45,6 +45,7 @@ BATCHES = (2, 4, 8)
 class Configuration:
     """`count` predictors of `threads` threads, with batches of up to `batch` rows.
 
+    `batch` is 0 if config.toml has 0: the first axis is not the batch axis.
     `buckets` are the lengths to which texts are padded, ascending; empty if config.toml has none.
     """
 
@@ -57,7 +58,7 @@ class Configuration:
         predictors = "predictor" if self.count == 1 else "predictors"
         threads = "thread" if self.threads == 1 else "threads"
         text = f"{self.count} {predictors} × {self.threads} {threads}"
-        text += ", no batching" if self.batch == 1 else f", batches up to {self.batch}"
+        text += ", no batching" if self.batch <= 1 else f", batches up to {self.batch}"
         return text + (f", buckets {list(self.buckets)}" if self.buckets else "")
 
 
@@ -73,14 +74,16 @@ class Outcome:
     resident_bytes: int
 
 
-def thread_configurations(cores: int, *, buckets: tuple[int, ...]) -> list[Configuration]:
+def thread_configurations(
+    cores: int, *, buckets: tuple[int, ...], batch: int = 1
+) -> list[Configuration]:
     """Return ways to divide the cores among equal predictors; some leave cores idle.
 
     Numbers of threads and of predictors are powers of two or `cores`.
     """
     sizes = sorted({2**power for power in range(cores.bit_length())} | {cores})
     return [
-        Configuration(batch=1, threads=threads, count=count, buckets=buckets)
+        Configuration(batch=batch, threads=threads, count=count, buckets=buckets)
         for threads in sizes
         for count in sizes
         if threads * count <= cores
@@ -160,9 +163,10 @@ def write_group(path: Path, configuration: Configuration, *, inputs: Sequence[st
 
         group = _table(document, config.default_group, path)
         group["count"], group["threads"] = configuration.count, configuration.threads
-        document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = (
-            configuration.batch
-        )
+        if configuration.batch != config.dynamic_batching.max_batch_size:
+            document.setdefault("dynamic_batching", tomlkit.table())["max_batch_size"] = (
+                configuration.batch
+            )
         if configuration.buckets and configuration.buckets != tuple(
             config.parameters.get("buckets", ())
         ):
@@ -298,8 +302,10 @@ class Search:
         Configurations for which memory is short have no outcome; standard error names them.
         """
         buckets = tuple(int(size) for size in self.files.config.parameters.get("buckets", ()))
-        splits = thread_configurations(self.cores, buckets=buckets)
-        most = len(splits) + len(BATCHES) + (3 if buckets else 0)
+        sizes = BATCHES if self._rows_are_a_batch() else ()
+        batch = min(1, self.files.config.dynamic_batching.max_batch_size)
+        splits = thread_configurations(self.cores, buckets=buckets, batch=batch)
+        most = len(splits) + len(sizes) + (3 if buckets else 0)
         about = f"tuning {self.files.name}"
         if not sys.stderr.isatty():  # a bar would not be shown there
             minutes = most * self.seconds / 60
@@ -312,12 +318,18 @@ class Search:
             outcomes = await self._stage(splits, [], bar)
             best = choose(outcomes, p95_seconds=self.p95_seconds)
             if best is not None:
-                batches = [replace(best.configuration, batch=batch) for batch in BATCHES]
+                batches = [replace(best.configuration, batch=batch) for batch in sizes]
                 outcomes += await self._stage(batches, outcomes, bar)
                 best = choose(outcomes, p95_seconds=self.p95_seconds) or best
                 others = bucket_configurations(best.configuration)
                 outcomes += await self._stage(others, outcomes, bar)
         return choose(outcomes, p95_seconds=self.p95_seconds), outcomes
+
+    def _rows_are_a_batch(self) -> bool:
+        """Return whether requests may share a run; sealing or the user may have said no."""
+        manifest = self.files.manifest
+        free = all(spec.shape[:1] == (-1,) for spec in (*manifest.inputs, *manifest.outputs))
+        return free and self.files.config.dynamic_batching.max_batch_size > 0
 
     async def _stage(
         self, configurations: Sequence[Configuration], known: Sequence[Outcome], bar: "tqdm[Any]"
@@ -368,9 +380,10 @@ class Search:
         files = replace(self.files, config=config.model_copy(update=changes))
         task = self.comparison_of(files.info())
         agreement = None if task is None else task.agreement
-        # A job has one row; a batch is made of jobs.
+        # If rows are a batch, a job has one row; a batch is made of jobs.
+        rows = slice(1) if self._rows_are_a_batch() else slice(None)
         jobs = [
-            {name: array[:1] for name, array in inputs.items()}
+            {name: array[rows] for name, array in inputs.items()}
             for _, inputs in choose_samples(
                 task, (), files.selftest(agreement), files.manifest.inputs
             )
@@ -388,7 +401,7 @@ class Search:
         )
         try:
             await model.start()
-            clients = max(self.cores, configuration.count * configuration.batch)
+            clients = max(self.cores, configuration.count * max(1, configuration.batch))
             yield LoadedConfiguration(configuration, clients, cycle(jobs), model)
         finally:
             await model.close()

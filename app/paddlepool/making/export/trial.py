@@ -14,7 +14,7 @@ import numpy as np
 
 from paddlepool.contracts.errors import BackendError, ExportError, PaddlepoolError
 from paddlepool.contracts.ports import Predictor, PredictorFactory, PredictorSpec
-from paddlepool.contracts.tensors import Array, Tensors, TensorSpec, all_finite
+from paddlepool.contracts.tensors import Tensors, TensorSpec, all_finite
 from paddlepool.making.export.trial_inputs import (
     INFERENCE_YML,
     LAST_RESORT,
@@ -22,7 +22,6 @@ from paddlepool.making.export.trial_inputs import (
     REALISTIC,
     SECOND,
     Sizes,
-    contrasts,
     described_shapes,
     filled_shapes,
     has_free_sizes,
@@ -32,9 +31,14 @@ from paddlepool.making.export.trial_inputs import (
     nbytes,
     values,
 )
+from paddlepool.making.export.trial_rows import (
+    are_independent,
+    is_concatenation,
+    selecting_operator,
+)
 from paddlepool.models.repository.config import ModelConfig
 from paddlepool.models.repository.inputs import Shapes, check_shapes
-from paddlepool.models.repository.selftest import RUN_SECONDS, Case, SelfTest, shapes_of, usual_size
+from paddlepool.models.repository.selftest import RUN_SECONDS, Case, SelfTest, shapes_of
 
 TOLERANCE = 1e-3
 """Allowed difference, as a share of the sum of a value's size and usual_size() of the output: ten
@@ -54,6 +58,13 @@ WIDE = {"uint8": 1 << 8, "int8": 1 << 7, "int32": 1 << 30, "int64": 1 << 40}
 HUNDREDS = 1000
 """End (exclusive) of the range of integers if the program does not run, or its outputs are not
 finite, with the end in WIDE."""
+
+GROWN_BYTES = 1 << 16
+"""Maximum by which the outputs may grow with an integer that is their size. Larger ones say nothing
+more, and would be stored."""
+
+STEP = 64
+"""Factor between the integers that are tried first."""
 
 FEW, MANY = 1, 16
 """Sizes of a free first axis in the first case: MANY if the first axis is no batch axis and the
@@ -318,10 +329,11 @@ class _Trials:
         shapes = self._accepted(tried)
         ids = []
         for name in integer_inputs(self._spec.inputs):
-            if (high := self._highest(name, shapes)) < IMPOSSIBLE:
+            high, why = self._highest(name, shapes)
+            if high < IMPOSSIBLE:
                 self._below[name] = high
+                self.notes.append(f"{name} {why} {high}")
                 ids.append(name)
-        self.notes += [f"{name} takes integers below {self._below[name]}" for name in ids]
         # Beside token ids, other integers are mostly masks of 0 and 1.
         for name, before in self._below.items() if not ids else ():
             if "mask" in name:
@@ -344,27 +356,42 @@ class _Trials:
             "under [[warmup]] in config.toml"
         ) from self.refusal
 
-    def _highest(self, name: str, shapes: Shapes) -> int:
-        """Return the bound below which an input accepts integers, IMPOSSIBLE if it has none.
+    def _highest(self, name: str, shapes: Shapes) -> tuple[int, str]:
+        """Return the bound below which an input has usable integers, and what it does with them.
 
-        A search by halves finds it: every element of the input gets the value to try.
+        Integers are usable if the program accepts them, and its outputs do not grow by more than
+        GROWN_BYTES; IMPOSSIBLE if all are. The search begins with small ones, because a large one
+        may be a size that takes all memory.
         """
-        before = self._below[name]
+        inputs = self.values(shapes, seed=3)
 
-        def accepted(end: int) -> bool:
-            inputs = self.values(shapes, seed=3)
-            # Every value, because each column may have a vocabulary of its own.
-            largest = np.full_like(inputs[name], end - 1)
-            return self.outputs({**inputs, name: largest}) is not None
+        def grown(end: int) -> float:
+            """Return the bytes of the outputs, for which every element is `end` - 1."""
+            # Every element, because each column may have a vocabulary of its own.
+            outputs = self.outputs({**inputs, name: np.full_like(inputs[name], end - 1)})
+            return math.inf if outputs is None else nbytes(outputs)
 
-        high = min(IMPOSSIBLE, WIDE[self._dtypes[name]])
-        if accepted(high):
-            return IMPOSSIBLE
-        low = before if before < high else 1
+        most = min(IMPOSSIBLE, WIDE[self._dtypes[name]])
+        low = high = self._below[name] if self._below[name] < most else 1
+        least = grown(low)
+        limit = GROWN_BYTES + (0 if math.isinf(least) else least)
+        found = least
+        while high < most:
+            high = min(most, STEP * low)
+            if (found := grown(high)) > limit:
+                break
+            low = high
+        else:
+            return IMPOSSIBLE, ""
         while high - low > 1:
             middle = isqrt(low * high) if high > 4 * low else (low + high) // 2
-            low, high = (middle, high) if accepted(middle) else (low, middle)
-        return low
+            if (size := grown(middle)) <= limit:
+                low = middle
+            else:
+                high, found = middle, size
+        if math.isinf(found):
+            return low, "takes integers below"
+        return low, "decides the size of an output; sealing tries integers below"
 
 
 _POSITIVE_ONLY = (
@@ -410,7 +437,7 @@ def _rows_on_trial(
     case if its outputs are finite, else the rows are two cases; cases that are too large are left
     out. The second value is None if an input has no free first axis. Otherwise it is False if the
     program accepts no row or no batch, and None if an output is a scalar. It is True if each of the
-    two rows has the same outputs as alone, and so has the first one beside those of contrasts().
+    two rows has the same outputs as alone, no operator selects by values, and are_independent().
     """
     rows = all(tensor.shape[:1] == (-1,) for tensor in spec.inputs)
     free = has_free_sizes(spec.inputs)
@@ -437,39 +464,18 @@ def _rows_on_trial(
     # All lengths must be equal: an output may have a row per detection instead of per input row.
     lengths = {len(array) for array in (*both.values(), *outputs.values())}
     alike = all(
-        _is_concatenation(one.outputs[name], other.outputs[name], outputs[name]) for name in outputs
+        is_concatenation(one.outputs[name], other.outputs[name], outputs[name]) for name in outputs
     )
     if len(lengths) > 1 or not alike:
         return cases, False
-    others = contrasts(spec.inputs, one.inputs)
-    return cases, all(_are_independent(trials, one, other) for other in others)
-
-
-def _are_independent(trials: _Trials, row: Case, other: Tensors) -> bool:
-    """Return whether two rows have the same outputs in a batch as alone.
-
-    Also True if the program refuses the other row, or its outputs are not finite.
-    """
-    alone = trials.outputs(other)
-    if alone is None or not all_finite(alone):
-        return True
-    both = trials.outputs(joined(row.inputs, other))
-    return both is not None and all(
-        _is_concatenation(row.outputs[name], alone[name], both[name]) for name in alone
-    )
+    if operator := selecting_operator(spec):
+        trials.notes.append(f"{operator} selects by values: its rows may depend on each other")
+        return cases, False
+    return cases, are_independent(trials.outputs, spec, one.inputs, one.outputs)
 
 
 def _is_small(case: Case) -> bool:
     return nbytes(case.inputs, case.outputs) <= FIRST_CASE_BYTES
-
-
-def _is_concatenation(first: Array, second: Array, both: Array) -> bool:
-    if first.shape[1:] != second.shape[1:]:
-        return False
-    rows = np.concatenate([first, second])
-    return rows.shape == both.shape and np.allclose(
-        rows, both, rtol=1e-4, atol=1e-5 * max(1.0, usual_size(rows))
-    )
 
 
 def _as_seen(spec: TensorSpec, seen: Sequence[Tensors]) -> TensorSpec:

@@ -158,23 +158,34 @@ def values(
     return arrays
 
 
-def contrasts(inputs: Sequence[TensorSpec], row: Tensors) -> list[Tensors]:
-    """Return two rows that differ from `row` as a whole: one of opposite, one of small values.
+SIMILAR = 2.0**-8
+"""How much larger each number of a similar row is."""
 
-    A program that decides something by the mean or the largest value of a batch shows it beside one
-    of them.
+
+def contrasts(inputs: Sequence[TensorSpec], row: Tensors) -> list[tuple[Tensors, Tensors]]:
+    """Return pairs of rows that a program whose rows are not independent treats unlike single ones.
+
+    A program that decides something by the mean or the largest value of a batch shows it where
+    `row` stands beside one of opposite, or of small values. One that compares rows, to count those
+    that are close to each other or to suppress all but one, shows it in two equal rows, and in two
+    similar ones whose numbers ascend, as those of a box do.
     """
     opposite: dict[str, Array] = {}
     small: dict[str, Array] = {}
+    ascending: dict[str, Array] = {}
+    similar: dict[str, Array] = {}
     for spec in inputs:
         array: Any = row[spec.name]
+        sorted_row: Any = np.sort(array, axis=-1) if array.ndim > 1 else array
+        ascending[spec.name] = similar[spec.name] = sorted_row
         if spec.dtype.startswith("float"):
             opposite[spec.name], small[spec.name] = -array, (array / 64).astype(spec.dtype)
+            similar[spec.name] = (sorted_row + SIMILAR).astype(spec.dtype)
         elif spec.dtype == "bool":
             opposite[spec.name], small[spec.name] = ~array, np.zeros_like(array)
         else:
             opposite[spec.name], small[spec.name] = array.max() - array, np.zeros_like(array)
-    return [opposite, small]
+    return [(row, opposite), (row, small), (row, row), (ascending, similar)]
 
 
 def joined(first: Tensors, second: Tensors) -> Tensors:

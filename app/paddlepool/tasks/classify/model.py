@@ -103,6 +103,8 @@ def read_classifier(info: ServedModelInfo) -> Classifier:
             raise ConfigError(
                 f"{info.name} returns {output.shape[1]} scores for {len(labels)} labels"
             )
+    if labels is not None and 0 <= output.shape[1] < len(labels):
+        raise ConfigError(f"{info.name} returns {output.shape[1]} scores for {len(labels)} labels")
     operations, shape = _fitted(info, tensor, operations)
     return Classifier(
         input=tensor.name,
