@@ -145,6 +145,33 @@ def test_a_picture_and_a_sentence_are_answered_at_first_sight(
     assert complaints == []
 
 
+SHIFTS = """
+window.shifted = 0;
+new PerformanceObserver((list) => list.getEntries().forEach(({ value }) => (shifted += value)))
+  .observe({ type: "layout-shift", buffered: true });
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [("/", "#sentiment-result:not([hidden])"), ("/compare", "#main.stands #candidates tr")],
+)
+def test_nothing_moves_while_a_page_loads(
+    browser: Browser, full_server: Server, complaints: list[str], path: str, last: str
+) -> None:
+    """What is built is shown when it stands; a busy machine may be too slow for that once."""
+
+    def shifted() -> float:
+        with opened(browser, complaints, viewport=PHONE) as page:
+            page.add_init_script(SHIFTS)
+            page.goto(f"{full_server.url}{path}")
+            page.wait_for_selector(last)
+            page.wait_for_timeout(300)
+            return float(page.evaluate("shifted"))
+
+    assert any(shifted() < 0.1 for _ in range(4))
+
+
 def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) -> None:
     """Each change is one request with exactly the parameters that differ from the defaults."""
     page.click("#more summary")

@@ -160,6 +160,7 @@ function ask(group) {
 onData((answer, refusal) => {
   showFeed(answer, refusal);
   show();
+  if (answer || refusal) $("main").classList.add("stands");
 });
 onState(show);
 onLanguage(() => {

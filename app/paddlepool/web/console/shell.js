@@ -18,6 +18,7 @@ export function startPage() {
   onLanguage(showServer);
   onServer(showServer);
   applyLanguage();
+  document.body.classList.add("stands");
   refresh();
 }
 
