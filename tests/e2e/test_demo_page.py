@@ -152,6 +152,7 @@ new PerformanceObserver((list) => list.getEntries().forEach(({ value }) => (shif
 """
 
 
+@pytest.mark.nightly  # measures, and a busy machine is too slow for what it measures
 @pytest.mark.parametrize(
     ("path", "last"),
     [("/", "#sentiment-result:not([hidden])"), ("/compare", "#main.stands #candidates tr")],
@@ -165,11 +166,12 @@ def test_nothing_moves_while_a_page_loads(
         with opened(browser, complaints, viewport=PHONE) as page:
             page.add_init_script(SHIFTS)
             page.goto(f"{full_server.url}{path}")
-            page.wait_for_selector(last)
+            page.wait_for_selector(last, state="attached")
             page.wait_for_timeout(300)
             return float(page.evaluate("shifted"))
 
-    assert any(shifted() < 0.1 for _ in range(4))
+    seen = [shifted() for _ in range(3)]
+    assert min(seen) < 0.1, seen
 
 
 def test_every_control_asks_for_what_it_says(page: Page, complaints: list[str]) -> None:
@@ -443,7 +445,7 @@ def test_a_refused_picture_says_so_with_its_limit(page: Page, large: Path) -> No
     assert page.is_hidden("#before")
 
 
-@pytest.mark.parametrize("fault", ["bytes", "side"])
+@pytest.mark.parametrize("fault", ["bytes", pytest.param("side", marks=pytest.mark.nightly)])
 def test_a_picture_too_large_is_made_smaller_here(page: Page, fault: str) -> None:
     if fault == "bytes":
         info = page.request.get(f"{page.url}info").json()
@@ -902,7 +904,13 @@ ONE = [(0.6, 0.0), (0.4, 1.0)]
 ZERO = [(0.5 + 0.35 * math.sin(a / 4), 0.5 - 0.5 * math.cos(a / 4)) for a in range(26)]
 
 
-@pytest.mark.parametrize("touch", [False, True], ids=["a mouse", "a phone"])
+@pytest.mark.parametrize(
+    "touch",
+    [
+        pytest.param(False, id="a mouse"),
+        pytest.param(True, id="a phone", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_digit_that_is_drawn_is_read(
     browser: Browser, full_server: Server, complaints: list[str], touch: bool
 ) -> None:

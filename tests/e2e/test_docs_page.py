@@ -62,6 +62,7 @@ def test_a_picture_is_picked_sent_and_seen(page: Page, complaints: list[str]) ->
     assert complaints == []
 
 
+@pytest.mark.nightly
 def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path) -> None:
     operation = ready(page, SEGMENT)
     sent = operation.locator("select[aria-label='Request content type']")
@@ -76,6 +77,7 @@ def test_every_form_of_a_picture_and_of_its_reply_is_200(page: Page, small: Path
         assert executed(page, operation) == 200, (form, kind)
 
 
+@pytest.mark.nightly
 def test_every_example_of_a_text_is_200(page: Page, complaints: list[str]) -> None:
     operation = ready(page, SENTIMENT)
     examples = operation.locator(".opblock-section-request-body .examples-select select")

@@ -63,7 +63,7 @@ def test_unfinished_bodies_share_their_memory(tiny_model_repository: Path, tmp_p
             assert client.get("/v2/models/tiny").status_code == 200
         refused = []
         for connection in connections:
-            connection.settimeout(1.0)
+            connection.settimeout(0.3)
             with contextlib.suppress(TimeoutError):
                 refused.append(read_reply(connection))
         grown = peak_bytes(server.process.pid) - before

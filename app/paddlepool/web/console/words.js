@@ -14,7 +14,7 @@ export const WORDS = {
   "key.forget": ["Forget it", "忘记密钥"],
   "key.wanted": ["This server asks for an API key.", "此服务器需要 API 密钥。"],
   "key.unknown": ["The server does not know this key.", "服务器不认识这个密钥。"],
-  "server.asking": ["asking the server …", "正在询问服务器…"],
+  "server.asking": ["asking …", "询问中…"],
   "server.all": ["All models ready", "模型全部就绪"],
   "server.ready": ["{ready} of {all} models ready", "{all} 个模型中 {ready} 个就绪"],
   "server.none": ["no models", "没有模型"],
