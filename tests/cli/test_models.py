@@ -1,5 +1,6 @@
 """`paddlepool models list | verify | describe`."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,28 @@ def test_verify_names_the_damage(tmp_path: Path, models: Models) -> None:
     _, damaged, intact = models("verify", "double", code=1)
     assert damaged[2].startswith("FAILED: double/2: inference.pdiparams has sha256")
     assert intact == ["double", "1", "ok"]
+
+
+def test_verify_names_batches_of_a_program_that_selects_by_values(
+    tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions have sealed such programs as if their rows were independent."""
+    seen: list[str] = []
+
+    def selecting(program: Path) -> str:
+        seen.append(program.name)
+        return "nms"
+
+    monkeypatch.setattr("paddlepool.making.export.trial_rows.selecting_operator", selecting)
+    config = write_double(tmp_path) / "config.toml"
+    text, found = re.subn(r"max_batch_size = \d+", "max_batch_size = 4", config.read_text("utf-8"))
+    assert found == 1
+    config.write_text(text, "utf-8")
+    words = "ok; but max_batch_size is 4 and nms selects by values"
+    assert models("verify")[1][2].startswith(words)
+    assert seen == ["inference.json"]
+    config.write_text(text.replace("max_batch_size = 4", "max_batch_size = 0"), "utf-8")
+    assert models("verify")[1][2] == "ok"
 
 
 def test_a_task_that_does_not_exist_is_a_fault(tmp_path: Path, models: Models) -> None:

@@ -214,6 +214,8 @@ def _verified(repository: ModelRepository, name: str, version: int, *, run: bool
     The self-test of a composed model opens its parts and answers its sample request. Raises the
     errors of reading the version and of the test.
     """
+    from paddlepool.making.export.trial_rows import batching_warning  # reads programs
+
     config = repository.config(name)
     named_task(name, config.pipeline, config.parts)
     if config.parts:
@@ -223,7 +225,9 @@ def _verified(repository: ModelRepository, name: str, version: int, *, run: bool
         return asyncio.run(tested(repository, composed)) if run else "ok"
     files = repository.read(name, version)
     files.selftest()
-    return asyncio.run(_self_test(files)) if run else "ok"
+    program = files.directory / files.manifest.program
+    warning = batching_warning(program, files.config.dynamic_batching.max_batch_size)
+    return (asyncio.run(_self_test(files)) if run else "ok") + warning
 
 
 async def _self_test(files: ModelFiles) -> str:

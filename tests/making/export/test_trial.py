@@ -29,7 +29,7 @@ from paddlepool.making.export.sealed_groups import (
     config_text,
 )
 from paddlepool.making.export.trial import Trial, run_trial
-from paddlepool.making.export.trial_rows import selecting_operator
+from paddlepool.making.export.trial_rows import batching_warning, selecting_operator
 from paddlepool.models.repository.config import ModelConfig, parse_config
 
 ROWS = TensorSpec("rows", "float32", (-1, 2))
@@ -180,8 +180,11 @@ def test_rows_of_an_onnx_program_that_selects_are_no_batch(tmp_path: Path) -> No
     values = [helper.make_tensor_value_info(name, 1, [None, 2]) for name in ("rows", "y")]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:])
     onnx.save(helper.make_model(graph), tmp_path / "p.onnx")
-    program = replace(spec(PAIR, directory=tmp_path), program="p.onnx", format="onnx")
+    program = tmp_path / "p.onnx"
     assert selecting_operator(program) == "NonZero"
+    assert "max_batch_size is 8 and NonZero selects by values" in batching_warning(program, 8)
+    assert batching_warning(program, 0) == ""
+    assert batching_warning(tmp_path / "absent.onnx", 8) == ""
 
 
 def test_an_integer_that_is_a_size_is_tried_as_a_small_one() -> None:

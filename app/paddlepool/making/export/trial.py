@@ -468,7 +468,7 @@ def _rows_on_trial(
     )
     if len(lengths) > 1 or not alike:
         return cases, False
-    if operator := selecting_operator(spec):
+    if operator := selecting_operator(spec.directory / spec.program):
         trials.notes.append(f"{operator} selects by values: its rows may depend on each other")
         return cases, False
     return cases, are_independent(trials.outputs, spec, one.inputs, one.outputs)

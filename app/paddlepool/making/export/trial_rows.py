@@ -10,6 +10,7 @@ from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.tensors import Array, Tensors, all_finite
 from paddlepool.engine.backends.paddle_operators import operators_of
 from paddlepool.making.export.trial_inputs import contrasts, joined
+from paddlepool.models.repository.manifest import ONNX_SUFFIX
 from paddlepool.models.repository.selftest import usual_size
 
 PADDLE_SELECTING = frozenset(
@@ -38,23 +39,32 @@ Run = Callable[[Tensors], Tensors | None]
 """Runs the program; returns None if it refuses the inputs."""
 
 
-def selecting_operator(spec: PredictorSpec) -> str:
+def selecting_operator(program: Path) -> str:
     """Return the name of an operator that selects elements by their values; "" without one.
 
     Such a program may select all of the elements that a trial gives it, and not those of a client:
     no trial shows that its rows are independent. A program that cannot be read has no operators.
     """
-    path = Path(spec.directory, spec.program)
-    if spec.format == "onnx":
-        import onnx
-
-        names = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
-        return next((name for name in names if name in ONNX_SELECTING), "")
     try:
-        operators = operators_of(path)
-    except BackendError:
+        if program.suffix == ONNX_SUFFIX:
+            import onnx
+
+            nodes = onnx.load(program, load_external_data=False).graph.node
+            return next((node.op_type for node in nodes if node.op_type in ONNX_SELECTING), "")
+        return next((op.name for op in operators_of(program) if op.name in PADDLE_SELECTING), "")
+    except (BackendError, ImportError, OSError):
         return ""
-    return next((op.name for op in operators if op.name in PADDLE_SELECTING), "")
+
+
+def batching_warning(program: Path, max_batch_size: int) -> str:
+    """Return a clause about a program that earlier versions have sealed as one to batch, or ""."""
+    operator = selecting_operator(program) if max_batch_size else ""
+    if not operator:
+        return ""
+    return (
+        f"; but max_batch_size is {max_batch_size} and {operator} selects by values: rows of a "
+        "batch may depend on each other, which max_batch_size = 0 allows for"
+    )
 
 
 def are_independent(run: Run, spec: PredictorSpec, inputs: Tensors, outputs: Tensors) -> bool:
