@@ -24,6 +24,7 @@ from paddlepool.evidence.comparison.result import align_columns
 from paddlepool.evidence.quality.ports import ComposedQuality, Source, TaskQuality
 from paddlepool.evidence.quality.report import CARD, Report, compare_card, read_card, write_card
 from paddlepool.evidence.quality.run import measure_composed, measure_model, task_quality
+from paddlepool.making.export.trial_rows import batching_warning
 from paddlepool.models.repository.config import VersionPolicy, load_config
 from paddlepool.models.repository.layout import ComposedFiles, ModelFiles, ModelRepository
 from paddlepool.models.repository.manifest import Manifest, read_contents
@@ -214,8 +215,6 @@ def _verified(repository: ModelRepository, name: str, version: int, *, run: bool
     The self-test of a composed model opens its parts and answers its sample request. Raises the
     errors of reading the version and of the test.
     """
-    from paddlepool.making.export.trial_rows import batching_warning  # reads programs
-
     config = repository.config(name)
     named_task(name, config.pipeline, config.parts)
     if config.parts:

@@ -379,18 +379,19 @@ class Settings(PluginSettings):
         keys = [key.get_secret_value() for key in self.api_keys]
         if (file := self.api_keys_file) is not None:
             try:
-                lines = file.read_text("utf-8-sig").splitlines()
+                text = file.read_text("utf-8-sig")
             except OSError as error:
                 raise ConfigError(f"{KEYS_FILE}: {file}: {error.strerror}") from None
             except UnicodeDecodeError as error:
                 where = f"{file} is not UTF-8 at byte {error.start}"
                 raise ConfigError(f"{KEYS_FILE}: {where}") from None
-            words = [line.split() for line in lines]
-            for number, line in enumerate(words, 1):
-                if len(line) > 1 and not line[0].startswith("#"):
+            own: list[str] = []
+            for number, line in enumerate(text.splitlines(), 1):
+                words = [] if line.lstrip().startswith("#") else line.split()
+                if len(words) > 1:
                     where = f"line {number} of {file} has white space within it"
                     raise ConfigError(f"{KEYS_FILE}: {where}; each line is one key")
-            own = [line[0] for line in words if line and not line[0].startswith("#")]
+                own += words
             if not own:
                 raise ConfigError(f"{KEYS_FILE}: {file} contains no key; at least one is needed")
             keys += own

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -135,7 +135,10 @@ def task_of(info: ServedModelInfo, tasks: Mapping[str, Task] | None = None) -> T
 
 
 def named_task(
-    model: str, pipeline: str | None, parts: Iterable[str], tasks: Mapping[str, Task] | None = None
+    model: str,
+    pipeline: str | None,
+    parts: Collection[str],
+    tasks: Mapping[str, Task] | None = None,
 ) -> Task | None:
     """Return the task `pipeline` of a model that has these `parts`; None if `pipeline` is None.
 

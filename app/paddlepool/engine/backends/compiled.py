@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from paddlepool.contracts.ports import PredictorSpec
 from paddlepool.contracts.resources import LIBRARY_SWITCHES, processor
-from paddlepool.models.repository.files import open_plain_file, write_atomically
+from paddlepool.models.repository.files import content_digest, open_plain_file, write_atomically
 
 FOLDER = "compiled"
 EXPORT = "compiled.blob"
@@ -61,8 +61,7 @@ class CompiledPrograms:
             engine = version("openvino")
             sources = map(Path(__file__).with_name, SOURCES)
             for file in (spec.directory / spec.program, *sources):
-                with open_plain_file(file) as stream:
-                    name.update(hashlib.file_digest(stream, "sha256").digest())
+                name.update(content_digest(file))
         except (OSError, PackageNotFoundError):
             return None
         switches = {key: os.environ[key] for key in os.environ if key.startswith(LIBRARY_SWITCHES)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paddlepool.contracts.ports import PredictorSpec
-from paddlepool.models.repository.files import open_plain_file
+from paddlepool.models.repository.files import content_digest, open_plain_file
 from paddlepool.models.repository.manifest import ONNX_BACKENDS
 
 CONVERSION = "converted.onnx"
@@ -27,7 +27,7 @@ def is_converted(spec: PredictorSpec) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ConvertedPrograms:
-    """ONNX programs in `directory`, which nobody else writes; None keeps nothing."""
+    """ONNX programs in `directory`, to which nothing else writes. With None, none is kept."""
 
     directory: Path | None = None
 
@@ -42,8 +42,7 @@ class ConvertedPrograms:
         name = hashlib.sha256()
         try:
             for file in filter(None, (spec.program, spec.params)):
-                with open_plain_file(spec.directory / file) as stream:
-                    name.update(hashlib.file_digest(stream, "sha256").digest())
+                name.update(content_digest(spec.directory / file))
         except OSError:
             return None
         return self.directory / name.hexdigest()
@@ -59,6 +58,6 @@ class ConvertedPrograms:
 
 @contextlib.contextmanager
 def converted_once() -> Iterator[ConvertedPrograms]:
-    """Give programs in a temporary directory that ends with the block."""
+    """Yield programs in a temporary directory, which is removed after the block."""
     with tempfile.TemporaryDirectory(prefix="paddlepool-") as directory:
         yield ConvertedPrograms(Path(directory))

@@ -85,8 +85,8 @@ def check_bfloat16(*, supported: bool) -> None:
 def onnx_bytes(opening: Mapping[str, Any]) -> bytes:
     """Return the bytes of the ONNX program; convert a Paddle program in a process of its own.
 
-    `opening["converted"]` is the file of a program that was converted before. If there is none, the
-    conversion is written to `opening["conversion"]`, too, where that names a file.
+    If `opening["converted"]` is set, this file has an earlier conversion, which is returned. If
+    `opening["conversion"]` is set, a new conversion is also written to this file.
 
     Raises BackendError if a Paddle program cannot be read or converted, and OSError if the file of
     an ONNX program cannot be read or the process cannot be started.

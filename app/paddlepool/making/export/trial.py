@@ -61,7 +61,7 @@ finite, with the end in WIDE."""
 
 GROWN_BYTES = 1 << 16
 """Maximum by which the outputs may grow with an integer that is their size. Larger ones say nothing
-more, and would be stored."""
+more, and the version would store them."""
 
 STEP = 64
 """Factor between the integers that are tried first."""
@@ -372,17 +372,14 @@ class _Trials:
             return math.inf if outputs is None else nbytes(outputs)
 
         most = min(IMPOSSIBLE, WIDE[self._dtypes[name]])
-        low = high = self._below[name] if self._below[name] < most else 1
+        low = self._below[name] if self._below[name] < most else 1
         least = grown(low)
         limit = GROWN_BYTES + (0 if math.isinf(least) else least)
-        found = least
-        while high < most:
-            high = min(most, STEP * low)
-            if (found := grown(high)) > limit:
-                break
-            low = high
-        else:
-            return IMPOSSIBLE, ""
+        high = min(most, STEP * low)
+        while (found := grown(high)) <= limit:
+            if high == most:
+                return IMPOSSIBLE, ""
+            low, high = high, min(most, STEP * high)
         while high - low > 1:
             middle = isqrt(low * high) if high > 4 * low else (low + high) // 2
             if (size := grown(middle)) <= limit:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import secrets
 import shutil
@@ -37,6 +38,12 @@ def open_plain_file(path: Path) -> BufferedReader:
         os.close(descriptor)
         raise OSError(*IRREGULAR)
     return os.fdopen(descriptor, "rb")
+
+
+def content_digest(path: Path) -> bytes:
+    """Return the SHA-256 digest of a file. Raises the OSError of open_plain_file()."""
+    with open_plain_file(path) as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 STAGING = ".staging-"

@@ -385,13 +385,12 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _send_final_reply(self, fault: Fault, request_id: str) -> None:
         if self._in_body and self.cycle is self._running:
-            if not self.cycle.response_started:
-                self.cycle.scope["state"]["refusal"] = fault  # for the log and the metrics
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:  # the request must not get a second reply
                 self.transport.close()
                 return
+            self.cycle.scope["state"]["refusal"] = fault  # for the log and the metrics
         self.transport.write(last_reply(named(fault, self.limits.replica), request_id))
         self.flow.resume_reading()
         self._lingering.begin()

@@ -99,12 +99,12 @@ def read_classifier(info: ServedModelInfo) -> Classifier:
         labels = parameters.labels
         if isinstance(labels, str):
             labels = _labels_of(info, labels)
-        if output.shape[1] not in (-1, len(labels)):
-            raise ConfigError(
-                f"{info.name} returns {output.shape[1]} scores for {len(labels)} labels"
-            )
-    if labels is not None and 0 <= output.shape[1] < len(labels):
-        raise ConfigError(f"{info.name} returns {output.shape[1]} scores for {len(labels)} labels")
+    classes = output.shape[1]
+    if labels is not None and classes != -1:
+        # inference.yml may name fewer labels than there are classes, [parameters] may not.
+        missing = parameters.labels is not None and len(labels) < classes
+        if missing or len(labels) > classes:
+            raise ConfigError(f"{info.name} returns {classes} scores for {len(labels)} labels")
     operations, shape = _fitted(info, tensor, operations)
     return Classifier(
         input=tensor.name,

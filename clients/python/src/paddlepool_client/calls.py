@@ -268,9 +268,9 @@ def _file(picture: PillowImage) -> bytes:
     if upright.mode == "CMYK":
         upright.save(file, "tiff")
         return file.getvalue()
-    if upright.mode.startswith("I;16"):  # of either byte order; conversion to RGB would clip
-        upright = upright.convert("I")
     if upright.mode not in PNG_MODES:
+        if upright.mode.startswith("I;16"):  # another byte order; conversion to RGB would clip
+            upright = upright.convert("I")
         upright = upright.convert(OTHER_MODES.get(upright.mode, "RGB"))
     upright.save(file, "png")
     return file.getvalue()
